@@ -1,0 +1,194 @@
+"""A declared layer as one optimizer trains it: its trained parameters, its recorder and its inverse Fisher."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .capture import Recorder, compute_dtype
+from .declare import Declaration, layer_name
+from .distributed import share_records
+from .errors import CheckpointError, DagFisherError, MissingStatisticsError, SettingError, ShapeError
+from .fisher import LayerFisher, Statistics, gather
+from .maps import from_matrix, to_matrix
+from .solvers import SOLVERS
+
+
+class BoundLayer:
+    """One declared layer of one optimizer."""
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self.recorder = Recorder()
+        self.fisher: LayerFisher | None = None
+        self.refreshed: int | None = None
+        self._given_name: str | None = None
+
+    def bind(self, group_of: dict[int, dict[str, Any]], names: dict[int, str]) -> None:
+        """Note which of weight and bias are trained here, and in which groups; become the layer's listener."""
+        weight, bias = self.declaration.map.parameters(self.declaration.module)
+        self._weight = weight if id(weight) in group_of else None
+        self._bias = bias if id(bias) in group_of else None
+        self.groups = [group_of[id(p)] for p in self.parameters]
+        self.group = self.groups[0]
+        for p in self.parameters:
+            if id(p) in names:
+                self._given_name = names[id(p)].rpartition(".")[0] or names[id(p)]
+        self.declaration.recorder = self.recorder
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The parameters of this layer that the optimizer holds."""
+        return [p for p in (self._weight, self._bias) if p is not None]
+
+    @property
+    def name(self) -> str:
+        """The layer's qualified name, in quotes."""
+        return f"'{self._given_name}'" if self._given_name else layer_name(self.declaration)
+
+    def _trained(self) -> tuple[Tensor | None, Tensor | None]:
+        weight = self._weight if self._weight is not None and self._weight.requires_grad else None
+        bias = self._bias if self._bias is not None and self._bias.requires_grad else None
+        return weight, bias
+
+    def due(self, step: int) -> bool:
+        """Whether this step refreshes the Fisher."""
+        return self.refreshed is None or step - self.refreshed >= self._update_every(step)
+
+    def _update_every(self, step: int) -> float:
+        k = self.group["update_every"]
+        value = k(step) if callable(k) else k
+        if not value >= 1:
+            raise SettingError(f"update_every gave {value!r} at step {step}; it must be at least 1.")
+        return float(value)
+
+    def _damping(self, step: int) -> float:
+        alpha = self.group["damping"]
+        value = float(alpha(step) if callable(alpha) else alpha)
+        if not 0 <= value < math.inf:
+            raise SettingError(f"damping gave {value!r} at step {step}; it must be a finite number of at least 0.")
+        return value
+
+    def gradient(self) -> Tensor | None:
+        """The gradients of the trained parameters as one (units × parents) matrix; None if there are none."""
+        weight, bias = self._trained()
+        grads = [p.grad for p in (weight, bias) if p is not None]
+        if all(g is None for g in grads):
+            return None
+        dtype = compute_dtype(self.declaration)
+        parts = [None if p is None else (torch.zeros_like(p) if p.grad is None else p.grad) for p in (weight, bias)]
+        return to_matrix(*(None if g is None else g.to(dtype) for g in parts))
+
+    def split(self, matrix: Tensor) -> dict[Tensor, Tensor]:
+        """The matrix as vectors of the trained parameters."""
+        weight, bias = self._trained()
+        trained = [p for p in (weight, bias) if p is not None]
+        return dict(zip(trained, from_matrix(matrix, weight, bias), strict=True))
+
+    def _statistics(self, process_group: dist.ProcessGroup | None) -> Statistics:
+        records, precisions = self.recorder.records, self.recorder.precisions
+        if self.declaration.recorder is not self.recorder:
+            raise MissingStatisticsError("a newer optimizer listens to this layer; use that one, or build this anew.")
+        if not records:
+            raise MissingStatisticsError(
+                "it has a gradient, but none of its forward passes was captured since the last step. Call the module "
+                "itself (not a function on its weight), in training mode, with gradients enabled and outside "
+                "no_capture(), after the optimizer was built."
+            )
+        if process_group is not None:
+            records, precisions = share_records(records, precisions, process_group)
+        if not sum(r.rows.shape[0] for r in records):
+            raise MissingStatisticsError("its forward passes since the last step held no sample; give it a batch.")
+        weight, bias = self._trained()
+        return gather(records, precisions, weight=weight is not None, bias=bias is not None)
+
+    def refresh(
+        self, gradient: Tensor, step: int, process_group: dist.ProcessGroup | None
+    ) -> tuple[LayerFisher, Tensor]:
+        """A fresh inverse Fisher from what was captured, and the natural gradient it gives; nothing is kept yet."""
+        try:
+            statistics = self._statistics(process_group)
+            if statistics.parents.shape[1] != gradient.shape[1]:
+                raise ShapeError("its gradient does not fit its captured parents; were its parameters replaced?")
+            return LayerFisher.begin(
+                statistics,
+                self._sizes(),
+                gradient,
+                damping=self._damping(step),
+                solver=self.group["solver"],
+                tolerance=self.group["tolerance"],
+                update_every=int(min(self._update_every(step), 10**6)),
+            )
+        except DagFisherError as error:
+            raise type(error)(f"layer {self.name}: {error}") from None
+
+    def reuse(self, gradient: Tensor) -> Tensor:
+        """The natural gradient by the Fisher of the last refresh."""
+        assert self.fisher is not None
+        return self.fisher.natural(gradient)
+
+    def _sizes(self) -> tuple[int, ...]:
+        return self.declaration.family.split(self.declaration.map.units(self.declaration.module))
+
+    def blocks(self, step: int, process_group: dist.ProcessGroup | None) -> Tensor:
+        """The damped blocks of the coming step."""
+        if self.fisher is not None and not (self.due(step) and self.recorder.records):
+            return self.fisher.blocks()
+        try:
+            statistics = self._statistics(process_group)
+        except DagFisherError as error:
+            raise type(error)(f"layer {self.name}: {error}") from None
+        alpha = self._damping(step)
+        identity = torch.eye(statistics.parents.shape[1]).to(statistics.parents)
+        parts = [
+            torch.einsum("nj,nd,ne->jde", q, statistics.parents, statistics.parents).expand(size, -1, -1)
+            for q, size in zip(statistics.weights, self._sizes(), strict=True)
+        ]
+        return (torch.cat(parts) + alpha * identity) / (1 + alpha)
+
+    def nbytes(self) -> int:
+        """Bytes kept for the Fisher, prepared and staged."""
+        staged = [t for r in self.recorder.records for t in (r.rows, r.sample_weights, *(r.fisher_weights or ()))]
+        staged += self.recorder.precisions
+        kept = self.fisher.nbytes() if self.fisher is not None else 0
+        return kept + sum(t.numel() * t.element_size() for t in staged)
+
+    def state(self) -> dict[str, Any]:
+        """The prepared solvers, as plain tensors and numbers."""
+        if self.fisher is None:
+            return {"refreshed": self.refreshed, "solvers": None}
+        return {
+            "refreshed": self.refreshed,
+            "damping": self.fisher.damping,
+            "sizes": list(self.fisher.sizes),
+            "solvers": [{"solver": s.name, **s.state()} for s in self.fisher.solvers],
+        }
+
+    def restored(self, state: dict[str, Any]) -> tuple[LayerFisher | None, int | None]:
+        """What `state` described, on this layer's device."""
+        try:
+            if state["solvers"] is None:
+                return None, state["refreshed"]
+            sizes = tuple(state["sizes"])
+            device = self.parameters[0].device
+            solvers = []
+            for saved in state["solvers"]:
+                fields = dict(saved)
+                solvers.append(SOLVERS[fields.pop("solver")](**fields).to(device))
+            refreshed: int = state["refreshed"]
+            damping: float = state["damping"]
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"layer {self.name}: its saved state is damaged ({error!r}).") from None
+        if sizes != self._sizes():
+            raise CheckpointError(f"layer {self.name} has units {self._sizes()}, the checkpoint has {sizes}.")
+        return LayerFisher(damping, sizes, solvers), refreshed
+
+    def __repr__(self) -> str:
+        solver = "not prepared" if self.fisher is None else "+".join(s.name for s in self.fisher.solvers)
+        units = sum(self._sizes())
+        kind = type(self.declaration.module).__name__
+        return f"{self.name.strip(chr(39))}: {self.declaration.family.name} on {kind}, {units} units, {solver}"

@@ -1,0 +1,165 @@
+"""A module becomes a DAG layer (a map and a family), and layers are found again from their parameters.
+
+The declaration lives in the module's `__dict__`, so that it travels with `deepcopy` and pickling, and registers
+itself wherever it arrives. It holds no statistics: those belong to the optimizer that asked for them.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from .errors import DeclarationError
+from .families import Family, GaussianMean, GaussianScale, make_family
+from .maps import Map, map_of
+
+if TYPE_CHECKING:
+    from .capture import Recorder
+
+_KEY = "_dagfisher_declaration"
+_declared: weakref.WeakSet[Declaration] = weakref.WeakSet()
+
+
+class Declaration:
+    """What a module was declared to be, and who listens to its forward passes."""
+
+    def __init__(self, module: nn.Module, family: Family | GaussianMean | GaussianScale) -> None:
+        self.module = module
+        self.family = family
+        self.map: Map = map_of(module)
+        self.mean_head: Declaration | None = None
+        self._recorder: weakref.ref[Recorder] | None = None
+        _declared.add(self)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """The recorder of the optimizer that trains this layer, if there is one."""
+        return None if self._recorder is None else self._recorder()
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder) -> None:
+        self._recorder = weakref.ref(recorder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_recorder": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _declared.add(self)
+
+    def __repr__(self) -> str:
+        return f"{layer_name(self)}: {self.family.name} on {type(self.module).__name__}"
+
+
+def declare(module: nn.Module, family: str, **settings: Any) -> nn.Module:
+    """Declare that `module`'s output is the predictor of units of that family, and return the module.
+
+    Args:
+        module: an ``nn.Linear``, or a layer that :mod:`dagfisher.nn` provides.
+        family: ``"bernoulli"`` (output = logits), ``"gaussian"`` (output = [mean, scale] in two halves, or the mean
+            alone with a fixed ``std``), ``"poisson"`` (output = log rate), ``"categorical"`` (output = logits; the
+            block used is the per-unit diagonal π(1−π) of the true one, which couples the units of a variable).
+        settings: of the family: ``states=(0, 1)`` or ``(-1, 1)``; ``scale="log_std"`` or ``"log_var"``; ``std=1.0``;
+            ``classes=10``.
+    """
+    return _attach(module, make_family(family, **settings))
+
+
+def declare_gaussian(
+    *,
+    mean: nn.Module,
+    log_std: nn.Module | None = None,
+    log_var: nn.Module | None = None,
+    std: float | None = None,
+) -> None:
+    """Declare a Gaussian layer whose mean and scale come from two modules, or whose `std` is a fixed number.
+
+    Give exactly one of `log_std`, `log_var` and `std`. The two heads run equally often between two optimizer steps,
+    and their k-th passes belong together.
+    """
+    if sum(given is not None for given in (log_std, log_var, std)) != 1:
+        raise DeclarationError("declare_gaussian takes exactly one of log_std=, log_var= and std=.")
+    if std is not None:
+        declare(mean, "gaussian", std=std)
+        return
+    kind, scale = ("log_std", log_std) if log_std is not None else ("log_var", log_var)
+    assert scale is not None
+    if scale is mean:
+        raise DeclarationError("mean and scale are one module; declare(module, 'gaussian') takes two halves of one.")
+    if map_of(mean).units(mean) != map_of(scale).units(scale):
+        raise DeclarationError(
+            f"the mean has {map_of(mean).units(mean)} units and the {kind} has {map_of(scale).units(scale)}; "
+            f"they must be equal."
+        )
+    _attach(mean, GaussianMean())
+    _attach(scale, GaussianScale(kind))
+    _require(scale).mean_head = _require(mean)
+
+
+def _attach(module: nn.Module, family: Family | GaussianMean | GaussianScale) -> nn.Module:
+    from .capture import forward_hook
+
+    if not isinstance(module, nn.Module):
+        raise DeclarationError(f"only an nn.Module can be declared, not a {type(module).__name__}.")
+    existing = declaration_of(module)
+    if existing is not None:
+        if existing.family != family:
+            raise DeclarationError(
+                f"layer {layer_name(existing)} is already declared as {existing.family}; it cannot also be {family}. "
+                f"Build a new module if you want another family."
+            )
+        return module
+    declaration = Declaration(module, family)
+    family.split(declaration.map.units(module))
+    module.__dict__[_KEY] = declaration
+    module.register_forward_hook(forward_hook, with_kwargs=True)
+    return module
+
+
+def declaration_of(module: nn.Module) -> Declaration | None:
+    """The module's declaration, if it has one."""
+    return module.__dict__.get(_KEY)
+
+
+def _require(module: nn.Module) -> Declaration:
+    declaration = declaration_of(module)
+    assert declaration is not None
+    return declaration
+
+
+def find_layers(parameters: Iterable[Tensor]) -> list[Declaration]:
+    """The declared layers that own any of these parameters, in the order of the parameters."""
+    owner: dict[int, Declaration] = {}
+    for declaration in list(_declared):
+        if declaration.module.__dict__.get(_KEY) is not declaration:
+            continue
+        for parameter in declaration.map.parameters(declaration.module):
+            if parameter is None:
+                continue
+            other = owner.get(id(parameter))
+            if other is not None and other is not declaration:
+                raise DeclarationError(
+                    f"layers {layer_name(other)} and {layer_name(declaration)} share a parameter; a shared parameter "
+                    f"has no block of its own. Use one module twice instead of two modules."
+                )
+            owner[id(parameter)] = declaration
+    found = {id(d): d for p in parameters if (d := owner.get(id(p))) is not None}
+    return list(found.values())
+
+
+def layer_name(declaration: Declaration) -> str:
+    """The qualified name of the layer in the largest model that holds it, in quotes; for messages."""
+    module = declaration.module
+    best, size = "", 0
+    for candidate in [o for o in gc.get_objects() if issubclass(type(o), nn.Module)]:
+        for name, child in candidate.named_modules():
+            if child is module and name:
+                count = sum(1 for _ in candidate.modules())
+                if count > size:
+                    best, size = name, count
+    shape = "×".join(str(s) for p in declaration.map.parameters(module)[:1] if p is not None for s in p.shape)
+    return f"'{best}'" if best else f"'{type(module).__name__}({shape})'"

@@ -1,0 +1,39 @@
+"""Every error dagfisher raises, each with the layer's name and the remedy in its sentence."""
+
+from __future__ import annotations
+
+
+class DagFisherError(Exception):
+    """The base of every error that dagfisher raises on purpose."""
+
+
+class DeclarationError(DagFisherError, ValueError):
+    """A module cannot be the DAG layer it was declared to be."""
+
+
+class SettingError(DagFisherError, ValueError):
+    """A setting of the optimizer is outside its range."""
+
+
+class SampleWeightError(DagFisherError, ValueError):
+    """Sample weights do not fit the forward pass that they belong to."""
+
+
+class MissingStatisticsError(DagFisherError, RuntimeError):
+    """A declared layer has a gradient but no captured forward pass."""
+
+
+class ShapeError(DagFisherError, ValueError):
+    """A tensor's shape does not fit its layer."""
+
+
+class NonFiniteError(DagFisherError, ArithmeticError):
+    """A gradient or a statistic holds an infinity or a NaN; no parameter has moved."""
+
+
+class SingularBlockError(DagFisherError, ArithmeticError):
+    """A Fisher block cannot be inverted with the damping given; no parameter has moved."""
+
+
+class CheckpointError(DagFisherError, ValueError):
+    """A saved optimizer state does not belong to this optimizer."""

@@ -1,0 +1,294 @@
+"""Distributions of a unit given its linear predictor: Fisher weight, log-probability, sample, mean, entropy.
+
+A family knows no modules. A predictor has the units on its last axis; the Fisher weight q is the Fisher
+information of a unit's distribution about its own predictor (section "q for each family" of the theory page).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from .errors import DeclarationError
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+@runtime_checkable
+class Family(Protocol):
+    """What a layer needs to know of the distribution of its units."""
+
+    @property
+    def name(self) -> str:
+        """The family's name, as `declare` takes it."""
+
+    def split(self, outputs: int) -> tuple[int, ...]:
+        """How many outputs of a layer belong to each group of units with Fisher weights of their own."""
+
+    def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
+        """q of each group of `split`, (n × units), or (n × 1) where all units of the group share one block."""
+
+    def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
+        """log p(value | predictor), one number per unit."""
+
+    def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
+        """One draw per unit, without a gradient."""
+
+    def mean(self, predictor: Tensor) -> Tensor:
+        """The expectation of each unit."""
+
+    def entropy(self, predictor: Tensor) -> Tensor:
+        """The entropy of each unit, in nats."""
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """A unit with two states; the predictor is the logit of the upper one: q = ρ(1−ρ) for any two states."""
+
+    states: tuple[float, float] = (0.0, 1.0)
+    name = "bernoulli"
+
+    def __post_init__(self) -> None:
+        if self.states not in ((0, 1), (-1, 1)):
+            raise DeclarationError(f"Bernoulli states must be (0, 1) or (-1, 1), not {self.states}.")
+
+    def split(self, outputs: int) -> tuple[int, ...]:
+        return (outputs,)
+
+    def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
+        # ρ(1−ρ) = ρ(a) ρ(−a): the second form does not cancel for large a.
+        return (torch.sigmoid(predictor) * torch.sigmoid(-predictor),)
+
+    def to_bits(self, value: Tensor) -> Tensor:
+        """The states as 0 and 1."""
+        low, high = self.states
+        return (value - low) / (high - low)
+
+    def from_bits(self, bits: Tensor) -> Tensor:
+        """0 and 1 as the states."""
+        low, high = self.states
+        return bits if (low, high) == (0, 1) else bits * (high - low) + low
+
+    def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
+        return self.to_bits(value) * predictor - F.softplus(predictor)
+
+    def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
+        return self.from_bits(torch.bernoulli(torch.sigmoid(predictor.detach()), generator=generator))
+
+    def mean(self, predictor: Tensor) -> Tensor:
+        return self.from_bits(torch.sigmoid(predictor))
+
+    def entropy(self, predictor: Tensor) -> Tensor:
+        return F.softplus(predictor) - predictor * torch.sigmoid(predictor)
+
+
+_SCALES = {"log_std": (1.0, 2.0), "log_var": (0.5, 0.5)}
+"""For each parametrisation: log σ as a multiple of the predictor, and the Fisher weight of that predictor."""
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A normal unit; the predictor is [mean, scale] in two halves, or the mean alone when `std` is fixed.
+
+    q of the mean is 1/σ², q of log σ is 2, q of log σ² is 1/2, and mean and scale do not couple.
+    """
+
+    scale: str = "log_std"
+    std: float | None = None
+    name = "gaussian"
+
+    def __post_init__(self) -> None:
+        if self.scale not in _SCALES:
+            raise DeclarationError(f"scale must be 'log_std' or 'log_var', not {self.scale!r}.")
+        if self.std is not None and not 0 < self.std < math.inf:
+            raise DeclarationError(f"std must be a positive finite number, not {self.std!r}.")
+
+    def split(self, outputs: int) -> tuple[int, ...]:
+        if self.std is not None:
+            return (outputs,)
+        if outputs % 2:
+            raise DeclarationError(
+                f"a Gaussian layer gives [mean, {self.scale}] in two halves, but it has {outputs} outputs; "
+                f"give it an even number, a fixed std, or declare two heads with declare_gaussian."
+            )
+        return (outputs // 2, outputs // 2)
+
+    def moments(self, predictor: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log σ."""
+        if self.std is not None:
+            return predictor, torch.full_like(predictor, math.log(self.std))
+        mean, scale = predictor.chunk(2, dim=-1)
+        return mean, _SCALES[self.scale][0] * scale
+
+    def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
+        if self.std is not None:
+            return (predictor.new_full((*predictor.shape[:-1], 1), self.std**-2),)
+        scale = predictor.chunk(2, dim=-1)[1]
+        return (gaussian_precision(scale, self.scale), *GaussianScale(self.scale).fisher_weights(scale))
+
+    def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
+        mean, log_std = self.moments(predictor)
+        return -0.5 * ((value - mean) * torch.exp(-log_std)).square() - log_std - 0.5 * LOG_2PI
+
+    def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
+        mean, log_std = self.moments(predictor.detach())
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        return mean + torch.exp(log_std) * noise
+
+    def mean(self, predictor: Tensor) -> Tensor:
+        return self.moments(predictor)[0]
+
+    def entropy(self, predictor: Tensor) -> Tensor:
+        return self.moments(predictor)[1] + 0.5 * (1 + LOG_2PI)
+
+
+def gaussian_precision(scale: Tensor, kind: str) -> Tensor:
+    """1/σ², the Fisher weight of a Gaussian mean, from the predictor of the scale."""
+    return torch.exp(-2 * _SCALES[kind][0] * scale)
+
+
+@dataclass(frozen=True)
+class GaussianScale:
+    """The scale head of a Gaussian layer with two heads: q is a constant, one block serves every unit."""
+
+    scale: str = "log_std"
+    name = "gaussian scale"
+
+    def split(self, outputs: int) -> tuple[int, ...]:
+        return (outputs,)
+
+    def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
+        return (predictor.new_full((*predictor.shape[:-1], 1), _SCALES[self.scale][1]),)
+
+
+@dataclass(frozen=True)
+class GaussianMean:
+    """The mean head of a Gaussian layer with two heads: its q = 1/σ² comes from the scale head's predictor."""
+
+    name = "gaussian mean"
+
+    def split(self, outputs: int) -> tuple[int, ...]:
+        return (outputs,)
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """A count; the predictor is the log rate: q = λ."""
+
+    name = "poisson"
+
+    def split(self, outputs: int) -> tuple[int, ...]:
+        return (outputs,)
+
+    def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
+        return (torch.exp(predictor),)
+
+    def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
+        return value * predictor - torch.exp(predictor) - torch.lgamma(value + 1)
+
+    def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
+        return torch.poisson(torch.exp(predictor.detach()), generator=generator)
+
+    def mean(self, predictor: Tensor) -> Tensor:
+        return torch.exp(predictor)
+
+    def entropy(self, predictor: Tensor) -> Tensor:
+        """E[−log p], summed over counts up to twelve standard deviations above the largest rate."""
+        largest = float(torch.exp(predictor.detach()).max())
+        counts = torch.arange(int(largest + 12 * math.sqrt(largest) + 30), device=predictor.device)
+        log_p = self.log_prob(counts.to(predictor.dtype), predictor.unsqueeze(-1))
+        return -(torch.exp(log_p) * log_p).sum(-1)
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One-hot variables of `classes` units each (default: the whole layer is one variable); predictors are logits.
+
+    The true block couples the units of a variable, diag(π) − ππᵀ; this is its per-unit diagonal, π(1−π).
+    """
+
+    classes: int | None = None
+    name = "categorical"
+
+    def split(self, outputs: int) -> tuple[int, ...]:
+        if self.classes is not None and (self.classes < 2 or outputs % self.classes):
+            raise DeclarationError(
+                f"a categorical layer of {outputs} outputs cannot be divided into variables of {self.classes} classes."
+            )
+        return (outputs,)
+
+    def _log_softmax(self, predictor: Tensor) -> Tensor:
+        classes = self.classes or predictor.shape[-1]
+        grouped = predictor.reshape(*predictor.shape[:-1], -1, classes)
+        return torch.log_softmax(grouped, dim=-1)
+
+    def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
+        probability = torch.exp(self._log_softmax(predictor))
+        return ((probability * (1 - probability)).reshape(predictor.shape),)
+
+    def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
+        """The log-probability of the class that is one; the other units of the variable contribute nothing."""
+        return value * self._log_softmax(predictor).reshape(predictor.shape)
+
+    def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
+        probability = torch.exp(self._log_softmax(predictor.detach()))
+        drawn = torch.multinomial(probability.flatten(0, -2), 1, generator=generator)
+        one_hot = torch.zeros_like(probability.flatten(0, -2)).scatter_(1, drawn, 1)
+        return one_hot.reshape(predictor.shape)
+
+    def mean(self, predictor: Tensor) -> Tensor:
+        return torch.exp(self._log_softmax(predictor)).reshape(predictor.shape)
+
+    def entropy(self, predictor: Tensor) -> Tensor:
+        """−π log π per unit; the sum over a variable's units is its entropy."""
+        log_p = self._log_softmax(predictor)
+        return -(torch.exp(log_p) * log_p).reshape(predictor.shape)
+
+
+_FAMILIES: dict[str, Any] = {
+    "bernoulli": Bernoulli,
+    "gaussian": Gaussian,
+    "poisson": Poisson,
+    "categorical": Categorical,
+}
+
+
+def make_family(name: str, **settings: Any) -> Family:
+    """The family of that name, as `declare` understands it."""
+    if name not in _FAMILIES:
+        raise DeclarationError(f"unknown family {name!r}; choose one of {', '.join(_FAMILIES)}.")
+    try:
+        family: Family = _FAMILIES[name](**settings)
+    except TypeError as error:
+        raise DeclarationError(f"family {name!r} does not take these settings: {error}.") from None
+    return family
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """A family together with the predictor that its parents gave it."""
+
+    family: Family
+    predictor: Tensor
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p(value | parents), one number per sample."""
+        return self.family.log_prob(value, self.predictor).sum(-1)
+
+    def sample(self, generator: Generator | None = None) -> Tensor:
+        """One draw per sample, without a gradient."""
+        return self.family.sample(self.predictor, generator)
+
+    @property
+    def mean(self) -> Tensor:
+        """The expectation of each unit."""
+        return self.family.mean(self.predictor)
+
+    def entropy(self) -> Tensor:
+        """The entropy given the parents, one number per sample."""
+        return self.family.entropy(self.predictor).sum(-1)

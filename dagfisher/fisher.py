@@ -1,0 +1,151 @@
+"""From captured passes to natural gradients: statistics, the choice of a solver, and the solve of one layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .capture import Record
+from .errors import MissingStatisticsError, NonFiniteError, SampleWeightError, SingularBlockError
+from .solvers import SOLVERS, Problem, Solver
+from .solvers import conjugate as _conjugate
+
+MEMORY_LIMIT = 2**28
+"""Numbers that a solver chosen by "auto" may keep per layer (1 GiB in float32)."""
+
+
+@dataclass
+class Statistics:
+    """All that a layer's Fisher blocks depend on: F_j = Uᵀ diag(weights_j) U."""
+
+    parents: Tensor
+    """U, (n × d): distinct rows, the constant 1 last if the bias is trained."""
+    weights: tuple[Tensor, ...]
+    """For each group of units, w_k q_jk as (n × units), or (n × 1) where one block serves the whole group."""
+
+
+def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bias: bool) -> Statistics:
+    """The statistics of all passes together, for the trained ones of weight and bias; sample weights sum to 1."""
+    if any(r.fisher_weights is None for r in records) and len(records) != len(precisions):
+        raise MissingStatisticsError(
+            f"its mean head ran {len(records)} times and its scale head {len(precisions)} times since the last step; "
+            f"run both heads equally often, or use no_capture() for the extra passes."
+        )
+    rows = _cat([r.rows for r in records])
+    sample = _cat([r.sample_weights for r in records])
+    groups = [r.fisher_weights or (precisions[i],) for i, r in enumerate(records)]
+    fisher = [_cat(list(parts)) for parts in zip(*groups, strict=True)]
+    total = sample.sum()
+    if not bool((sample >= 0).all() & (total > 0) & total.isfinite()):
+        raise SampleWeightError("its sample weights must be finite, not negative, and not all zero.")
+    if not bool(torch.stack([rows.sum().isfinite(), *(q.sum().isfinite() for q in fisher)]).all()):
+        raise NonFiniteError(
+            "its captured parents or predictors hold an infinity or a NaN; no parameter has moved. Look at the data, "
+            "at the learning rate, and at predictors too large for an exponential."
+        )
+    share = (sample / total).unsqueeze(1)
+    weights = [q * share for q in fisher]
+    if not weight:
+        rows = rows[:, :0]
+    if bias:
+        rows = torch.cat([rows, rows.new_ones(rows.shape[0], 1)], dim=1)
+    return merge_rows(rows, weights)
+
+
+def _cat(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def merge_rows(rows: Tensor, weights: list[Tensor]) -> Statistics:
+    """Equal rows become one, their Fisher weights added: the blocks do not change."""
+    n, d = rows.shape
+    if d <= 1 and bool((rows == rows[:1]).all()):
+        return Statistics(rows[:1], tuple(q.sum(0, keepdim=True) for q in weights))
+    generator = torch.Generator(device=rows.device).manual_seed(1)
+    direction = torch.rand(d, generator=generator, device=rows.device, dtype=rows.dtype)
+    order = (rows * direction).sum(1).argsort()
+    ordered = rows[order]
+    new = torch.ones(n, dtype=torch.bool, device=rows.device)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(1)
+    distinct = int(new.sum())
+    if distinct == n:
+        return Statistics(rows, tuple(weights))
+    target = torch.empty_like(order).index_copy_(0, order, new.cumsum(0) - 1)
+    merged = [q.new_zeros(distinct, q.shape[1]).index_add_(0, target, q) for q in weights]
+    return Statistics(ordered[new], tuple(merged))
+
+
+def choose(n: int, d: int, units: int, blocks: int, damping: float, update_every: int) -> str:
+    """The exact or iterative solver with the least expected cost per step that fits in memory.
+
+    Costs count multiply-adds of a large matrix product. dense: blocks·(n d² + 30 d³)/K + 4·units·d². woodbury:
+    blocks·(n² + 30 n³)/K + units·(4n² + 2nd). conjugate: see `dagfisher.solvers.conjugate`.
+    """
+    if damping == 0:
+        return "dense"
+    costs = {
+        "dense": (blocks * (n * d**2 + 30 * d**3) / update_every + 4 * units * d**2, blocks * d**2 + n * d**2),
+        "woodbury": (
+            blocks * (n**2 + 30 * n**3) / update_every + units * (4 * n**2 + 2 * n * d),
+            blocks * n**2 + n * (d + blocks),
+        ),
+        "conjugate": _conjugate.expected_cost(n, d, units, blocks, update_every),
+    }
+    overhead = 2e5  # an iterative solve starts many small operations
+    costs["conjugate"] = (costs["conjugate"][0] + overhead, costs["conjugate"][1])
+    fitting = {name: cost for name, (cost, kept) in costs.items() if kept <= MEMORY_LIMIT}
+    return min(fitting, key=fitting.__getitem__) if fitting else "conjugate"
+
+
+@dataclass
+class LayerFisher:
+    """The inverse Fisher of one layer, ready to be applied until the next refresh."""
+
+    damping: float
+    sizes: tuple[int, ...]
+    """How many units each group has."""
+    solvers: list[Solver]
+
+    @classmethod
+    def begin(
+        cls,
+        statistics: Statistics,
+        sizes: tuple[int, ...],
+        gradient: Tensor,
+        *,
+        damping: float,
+        solver: str,
+        tolerance: float,
+        update_every: int,
+    ) -> tuple[LayerFisher, Tensor]:
+        """Prepare from fresh statistics, and give the natural gradient of this gradient."""
+        if damping == 0 and solver in ("woodbury", "conjugate"):
+            raise SingularBlockError(f"the {solver} solver needs damping > 0; set damping, or use solver='dense'.")
+        n, d = statistics.parents.shape
+        solvers, parts = [], []
+        for q, g in zip(statistics.weights, torch.split(gradient, list(sizes)), strict=True):
+            name = choose(n, d, len(g), q.shape[1], damping, update_every) if solver == "auto" else solver
+            problem = Problem(statistics.parents, q, damping, g, tolerance, update_every)
+            prepared, part = SOLVERS[name].begin(problem)
+            solvers.append(prepared)
+            parts.append(part)
+        return cls(damping, sizes, solvers), _cat(parts).mul_(1 + damping)
+
+    def natural(self, gradient: Tensor) -> Tensor:
+        """(1 + α)(αI + F_j)⁻¹ g_j for every unit j; never synchronises with the host."""
+        groups = zip(self.solvers, torch.split(gradient, list(self.sizes)), strict=True)
+        return _cat([solver.solve(part) for solver, part in groups]).mul_(1 + self.damping)
+
+    def blocks(self) -> Tensor:
+        """The damped blocks (αI + F_j)/(1 + α), (units, d, d)."""
+        expanded = [
+            solver.blocks().expand(size, -1, -1) for solver, size in zip(self.solvers, self.sizes, strict=True)
+        ]
+        return _cat(expanded) / (1 + self.damping)
+
+    def nbytes(self) -> int:
+        """Bytes kept; a tensor that two solvers share counts once."""
+        tensors = {v.data_ptr(): v for s in self.solvers for v in s.state().values() if isinstance(v, Tensor)}
+        return sum(v.numel() * v.element_size() for v in tensors.values())

@@ -1,0 +1,124 @@
+"""Ready-made stochastic layers: each is a module, a declared DAG layer and a conditional distribution."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Generator, Tensor, nn
+
+from .declare import declaration_of, declare
+from .families import Conditional, Family
+
+
+class StochasticLayer(nn.Module):
+    """What every layer here offers: the distribution of its units given their parents."""
+
+    @property
+    def family(self) -> Family:
+        """The family that the layer was declared with."""
+        declaration = declaration_of(self)
+        assert declaration is not None
+        return cast(Family, declaration.family)
+
+    def distribution(self, parents: Any) -> Conditional:
+        """p(· | parents)."""
+        return Conditional(self.family, self(parents))
+
+    def sample(self, parents: Any, generator: Generator | None = None) -> Tensor:
+        """One draw of all units for each sample of the parents."""
+        return self.distribution(parents).sample(generator)
+
+    def log_prob(self, child: Tensor, parents: Any) -> Tensor:
+        """log p(child | parents), one number per sample."""
+        return self.distribution(parents).log_prob(child)
+
+    def entropy(self, parents: Any) -> Tensor:
+        """The entropy of the units given the parents, one number per sample."""
+        return self.distribution(parents).entropy()
+
+
+class BernoulliLinear(nn.Linear, StochasticLayer):
+    """Binary units whose logits are a linear map of their parents."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        states: tuple[float, float] = (0, 1),
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        declare(self, "bernoulli", states=states)
+
+
+class GaussianLinear(nn.Linear, StochasticLayer):
+    """Normal units; a linear map of their parents gives mean and scale, or the mean alone if `std` is fixed."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        scale: str = "log_std",
+        std: float | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        outputs = out_features if std is not None else 2 * out_features
+        super().__init__(in_features, outputs, bias, device=device, dtype=dtype)
+        declare(self, "gaussian", scale=scale, std=std)
+
+
+class PoissonLinear(nn.Linear, StochasticLayer):
+    """Counts whose log rates are a linear map of their parents."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, device: Any = None, dtype: Any = None
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        declare(self, "poisson")
+
+
+class CategoricalLinear(nn.Linear, StochasticLayer):
+    """One-hot variables of `classes` units each; the Fisher block used is the per-unit diagonal π(1−π)."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        classes: int | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        declare(self, "categorical", classes=classes)
+
+
+class Prior(StochasticLayer):
+    """Units with no parents: the predictor is the bias. Its parents argument is the number, or shape, of samples."""
+
+    constant_map = True
+
+    def __init__(
+        self, units: int, family: str = "bernoulli", *, device: Any = None, dtype: Any = None, **settings: Any
+    ) -> None:
+        super().__init__()
+        outputs = 2 * units if family == "gaussian" and settings.get("std") is None else units
+        self.bias = nn.Parameter(torch.zeros(outputs, device=device, dtype=dtype))
+        declare(self, family, **settings)
+
+    def forward(self, samples: int | tuple[int, ...] | torch.Size = 1) -> Tensor:
+        """The predictor, once for each sample."""
+        shape = (samples,) if isinstance(samples, int) else tuple(samples)
+        return self.bias.expand(*shape, -1)
+
+    def log_prob(self, child: Tensor, parents: Any = None) -> Tensor:
+        """log p(child), one number per sample."""
+        return super().log_prob(child, child.shape[:-1] if parents is None else parents)

@@ -1,0 +1,357 @@
+"""DAGNaturalGradient: a torch.optim.Optimizer that steps along damped natural gradients of declared layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .bound import BoundLayer
+from .declare import find_layers
+from .errors import CheckpointError, DeclarationError, NonFiniteError, SettingError
+from .solvers import SOLVERS
+from .updates import apply_update
+
+Schedule = float | Callable[[int], float]
+UNDECLARED = ("sgd", "adam", "error")
+_SHARED_SETTINGS = ("damping", "update_every", "solver", "tolerance")
+
+
+class DAGNaturalGradient(torch.optim.Optimizer):
+    """Natural gradients for the declared layers among the parameters, plain ones for the rest.
+
+    One step moves unit j of a declared layer by ``−lr · (1+α)(αI + F_j)⁻¹ g_j``: g is what stands in ``.grad``, α is
+    the damping, and F_j is the Fisher block of the unit, from the forward passes captured since the last step. A
+    forward pass is captured if the module is in training mode, gradients are enabled, :func:`dagfisher.no_capture`
+    is not active, and the next step refreshes. Step 0 refreshes; then every `update_every`-th step does, and the
+    steps between reuse what was prepared, without host synchronisation.
+
+    Args:
+        params: ``model.parameters()``, ``model.named_parameters()``, or param groups with any of the settings below.
+            A layer's weight and bias may be in different groups with different rates and decays, but the settings of
+            its Fisher (damping, update_every, solver, tolerance) must agree.
+        lr: the learning rate.
+        damping: α > 0, a number or a callable of the step; read when the Fisher is refreshed. 0 is possible where
+            every block is regular and the solver is dense.
+        update_every: K, a number or a callable of the step.
+        solver: ``"auto"`` (the least expected cost, see :func:`dagfisher.fisher.choose`), ``"dense"``,
+            ``"woodbury"``, ``"conjugate"`` or ``"diagonal"`` (an approximation).
+        momentum, nesterov: acceleration of the natural gradient, as in ``torch.optim.SGD``.
+        betas: Adam's moments of the natural gradient, for example ``(0.9, 0.999)``.
+        weight_decay, l1: decoupled, added after the inverse Fisher.
+        tolerance: the relative residual ‖g − (αI + F)x‖/‖g‖ of a layer that the conjugate solver may leave when it
+            refreshes; the number of iterations found then is kept for the steps that reuse.
+        undeclared: what moves parameters of modules that nobody declared: ``"sgd"``, ``"adam"``, or ``"error"``.
+        process_group: join the statistics of the processes of this ``torch.distributed`` group at each refresh.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        *,
+        damping: Schedule = 0.1,
+        update_every: Schedule = 1,
+        solver: str = "auto",
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        betas: tuple[float, float] | None = None,
+        weight_decay: float = 0.0,
+        l1: float = 0.0,
+        tolerance: float = 1e-2,
+        undeclared: str = "sgd",
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "damping": damping,
+            "update_every": update_every,
+            "solver": solver,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "betas": betas,
+            "weight_decay": weight_decay,
+            "l1": l1,
+            "tolerance": tolerance,
+            "undeclared": undeclared,
+        }
+        self._process_group = process_group
+        self._names: dict[int, str] = {}
+        self._layers: list[BoundLayer] = []
+        self._step = 0
+        self._skipped: Tensor | None = None
+        self._ready = False
+        super().__init__(self._plain_groups(params), defaults)
+        self._ready = True
+        self._bind()
+
+    # Parameters and layers
+
+    def _plain_groups(self, params: Iterable[Any]) -> list[dict[str, Any]]:
+        """Param groups with plain tensors; the names of named parameters are kept aside for messages."""
+        entries: list[Any] = list(params) if not isinstance(params, Tensor) else [params]
+        groups: list[dict[str, Any]] = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
+        plain = []
+        for group in groups:
+            members = group["params"]
+            members = [members] if isinstance(members, Tensor) else list(members)
+            for i, member in enumerate(members):
+                if isinstance(member, tuple):
+                    name, members[i] = member
+                    self._names[id(members[i])] = name
+            plain.append({**group, "params": members})
+        return plain
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with settings of their own; layers among them are found as at construction."""
+        super().add_param_group(self._plain_groups([param_group])[0])
+        try:
+            _validate(self.param_groups[-1])
+            if self._ready:
+                self._bind()
+        except Exception:
+            self.param_groups.pop()
+            raise
+
+    def _bind(self) -> None:
+        """Find the declared layers of the parameters, keep those already known, and listen to them."""
+        group_of = {id(p): group for group in self.param_groups for p in group["params"]}
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        known = {id(layer.declaration): layer for layer in self._layers}
+        layers = []
+        for declaration in find_layers(parameters):
+            layer = known.get(id(declaration)) or BoundLayer(declaration)
+            layer.bind(group_of, self._names)
+            if any(
+                group[key] != layer.group[key] for group in layer.groups for key in _SHARED_SETTINGS
+            ):
+                raise SettingError(
+                    f"layer {layer.name}: its weight and bias are in groups that differ in one of "
+                    f"{', '.join(_SHARED_SETTINGS)}; give both the same."
+                )
+            layers.append(layer)
+        declared = {id(p) for layer in layers for p in layer.parameters}
+        for group in self.param_groups:
+            for index, p in enumerate(group["params"]):
+                if group["undeclared"] == "error" and id(p) not in declared:
+                    name = self._names.get(id(p), f"number {index} of its group, shape {tuple(p.shape)}")
+                    raise DeclarationError(
+                        f"parameter {name} belongs to no declared layer; declare its module, or choose "
+                        f"undeclared='sgd' or 'adam'."
+                    )
+        self._layers = layers
+        self._declared = declared
+        self._arm()
+
+    def _arm(self) -> None:
+        """Let each layer capture exactly if the coming step will refresh it."""
+        for layer in self._layers:
+            layer.recorder.armed = layer.due(self._step)
+
+    # Steps
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step; if anything is wrong, raise before any parameter moves."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            try:
+                vectors, fresh = self._vectors()
+                self._require_finite(vectors, refreshing=bool(fresh))
+            except Exception:
+                self._forget()
+                raise
+            for layer, fisher in fresh.items():
+                layer.fisher, layer.refreshed = fisher, self._step
+            for group in self.param_groups:
+                self._update(group, vectors)
+        self._step += 1
+        self._forget()
+        return loss
+
+    def _forget(self) -> None:
+        for layer in self._layers:
+            layer.recorder.clear()
+        self._arm()
+
+    def _vectors(self) -> tuple[dict[Tensor, Tensor], dict[BoundLayer, Any]]:
+        """The vector of every parameter with a gradient, and the layers' fresh inverse Fishers."""
+        vectors: dict[Tensor, Tensor] = {}
+        fresh: dict[BoundLayer, Any] = {}
+        for layer in self._layers:
+            gradient = layer.gradient()
+            if gradient is None:
+                continue
+            if layer.due(self._step):
+                fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
+            else:
+                natural = layer.reuse(gradient)
+            vectors.update(layer.split(natural))
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and id(p) not in self._declared:
+                    vectors[p] = p.grad
+        return vectors, fresh
+
+    def _require_finite(self, vectors: dict[Tensor, Tensor], refreshing: bool) -> None:
+        """Raise on an infinity or a NaN; an accelerator that reuses skips the step and the next refresh raises."""
+        devices = {v.device for v in vectors.values()}
+        for device in devices:
+            here = [v for v in vectors.values() if v.device == device and v.numel()]
+            if not here:
+                continue
+            flag = torch.stack([n.float() for n in torch._foreach_norm(here, math.inf)]).isfinite().all()
+            if device.type == "cpu" or refreshing:
+                # tolist() of a CPU tensor reads memory: no dispatch, no synchronisation.
+                if not flag.reshape(1).tolist()[0]:
+                    raise NonFiniteError(self._blame(vectors))
+                continue
+            self._skipped = ~flag if self._skipped is None else self._skipped | ~flag.to(self._skipped.device)
+            for p, v in vectors.items():
+                if v.device == device:
+                    vectors[p] = torch.where(flag, v, torch.zeros_like(v))
+        if refreshing and self._skipped is not None:
+            skipped, self._skipped = bool(self._skipped), None
+            if skipped:
+                raise NonFiniteError(
+                    "a gradient since the last refresh held an infinity or a NaN; those steps moved nothing. "
+                    "Look at the data and the learning rate."
+                )
+
+    def _blame(self, vectors: dict[Tensor, Tensor]) -> str:
+        for group in self.param_groups:
+            for index, p in enumerate(group["params"]):
+                if p in vectors and not bool(vectors[p].isfinite().all()):
+                    layer = next((la for la in self._layers if any(q is p for q in la.parameters)), None)
+                    place = f"layer {layer.name}" if layer else f"parameter {self._names.get(id(p), index)}"
+                    what = "natural gradient" if bool(p.grad.isfinite().all()) else "gradient"
+                    return (
+                        f"{place}: its {what} holds an infinity or a NaN; no parameter has moved. Look at the data, "
+                        f"lower the learning rate, or raise the damping."
+                    )
+        raise AssertionError("no vector is to blame")
+
+    def _update(self, group: dict[str, Any], vectors: dict[Tensor, Tensor]) -> None:
+        moved = [p for p in group["params"] if p in vectors]
+        plain_adam = group["undeclared"] == "adam" and group["betas"] is None
+        adam = [p for p in moved if plain_adam and id(p) not in self._declared]
+        rest = [p for p in moved if not (plain_adam and id(p) not in self._declared)]
+        for parameters, settings in ((rest, group), (adam, {**group, "betas": (0.9, 0.999)})):
+            if parameters:
+                states = [self.state[p] for p in parameters]
+                apply_update(parameters, [vectors[p].to(p.dtype) for p in parameters], states, settings)
+
+    # Inspection
+
+    @torch.no_grad()
+    def natural_gradient(self) -> dict[Tensor, Tensor]:
+        """The vector of every parameter that has a gradient, as the next step would use it; nothing moves."""
+        vectors, _ = self._vectors()
+        return {p: v.to(p.dtype, copy=True) for p, v in vectors.items()}
+
+    @torch.no_grad()
+    def fisher_blocks(self, parameter: Tensor) -> Tensor:
+        """The damped blocks (αI + F_j)/(1+α) of the layer that owns the parameter, (units, d, d).
+
+        From the passes captured since the last step if the next one refreshes, otherwise as they are being reused.
+        The bias, if trained, is the last parent.
+        """
+        for layer in self._layers:
+            if any(p is parameter for p in layer.parameters):
+                return layer.blocks(self._step, self._process_group)
+        raise DeclarationError("this parameter belongs to no declared layer of this optimizer.")
+
+    def memory_usage(self) -> dict[str, int]:
+        """Bytes that each layer keeps: its prepared solver and what is staged for the coming step."""
+        return {layer.name.strip("'"): layer.nbytes() for layer in self._layers}
+
+    def __repr__(self) -> str:
+        lines = [f"DAGNaturalGradient (step {self._step})"]
+        for layer in self._layers:
+            lines.append(f"  {layer!r}")
+        plain = sum(len(group["params"]) for group in self.param_groups) - len(self._declared)
+        if plain:
+            rules = "/".join(sorted({str(group["undeclared"]) for group in self.param_groups}))
+            lines.append(f"  {plain} undeclared parameters: {rules}")
+        for i, group in enumerate(self.param_groups):
+            settings = ", ".join(f"{k}={group[k]}" for k in self.defaults if k in group)
+            lines.append(f"  group {i}: {settings}")
+        return "\n".join(lines)
+
+    # Checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain tensors and numbers; schedules that are callables are not saved."""
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            for key in [k for k, v in group.items() if callable(v)]:
+                del group[key]
+        state["dagfisher"] = {"step": self._step, "layers": [layer.state() for layer in self._layers]}
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where the saved optimizer stood; the factors keep their dtype and move to their layer's device."""
+        try:
+            own, groups = state_dict["dagfisher"], state_dict["param_groups"]
+            step, saved = int(own["step"]), own["layers"]
+        except (KeyError, TypeError, ValueError):
+            raise CheckpointError("this is not a state_dict of DAGNaturalGradient.") from None
+        if len(saved) != len(self._layers):
+            raise CheckpointError(
+                f"the checkpoint has {len(saved)} declared layers and this optimizer {len(self._layers)}; declare "
+                f"the same layers before loading."
+            )
+        restored = [layer.restored(state) for layer, state in zip(self._layers, saved, strict=True)]
+        filled = []
+        for i, group in enumerate(groups):
+            current = self.param_groups[i] if i < len(self.param_groups) else {}
+            filled.append({**{k: v for k, v in current.items() if callable(v)}, **group})
+        try:
+            super().load_state_dict({"state": state_dict["state"], "param_groups": filled})
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f"the checkpoint does not fit this optimizer: {error}") from None
+        self._step = step
+        for layer, (fisher, refreshed) in zip(self._layers, restored, strict=True):
+            layer.fisher, layer.refreshed = fisher, refreshed
+        self._bind()
+        self._forget()
+
+
+def _validate(group: dict[str, Any]) -> None:
+    """Raise a sentence for the first setting that is out of range."""
+
+    def require(condition: bool, sentence: str) -> None:
+        if not condition:
+            raise SettingError(sentence)
+
+    def nonnegative(key: str) -> bool:
+        return isinstance(group[key], (int, float)) and 0 <= group[key] < math.inf
+
+    for key in ("lr", "weight_decay", "l1", "tolerance"):
+        require(nonnegative(key), f"{key} must be a finite number of at least 0, not {group[key]!r}.")
+    require(
+        callable(group["damping"]) or nonnegative("damping"),
+        f"damping must be a finite number of at least 0 or a callable of the step, not {group['damping']!r}.",
+    )
+    k = group["update_every"]
+    require(
+        callable(k) or (isinstance(k, (int, float)) and k >= 1),
+        f"update_every must be at least 1 or a callable of the step, not {k!r}.",
+    )
+    solvers = ("auto", *SOLVERS)
+    require(group["solver"] in solvers, f"solver must be one of {', '.join(solvers)}, not {group['solver']!r}.")
+    require(nonnegative("momentum") and group["momentum"] < 1, "momentum must be in [0, 1).")
+    require(not group["nesterov"] or group["momentum"] > 0, "nesterov needs momentum > 0.")
+    betas = group["betas"]
+    require(
+        betas is None or (len(betas) == 2 and all(0 <= b < 1 for b in betas)), "betas must be two numbers in [0, 1)."
+    )
+    require(betas is None or not group["momentum"], "momentum and betas cannot both be given; choose one.")
+    rules = UNDECLARED
+    require(group["undeclared"] in rules, f"undeclared must be one of {', '.join(rules)}, not {group['undeclared']!r}.")

@@ -1,0 +1,81 @@
+"""The one contract of all solvers, and the problem they are given."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from opt_einsum import contract
+from torch import Tensor
+from typing_extensions import Self
+
+
+@dataclass
+class Problem:
+    """The blocks αI + Uᵀ Q_j U of one group of units, and the gradient that a solver may calibrate itself on."""
+
+    parents: Tensor
+    """U, (n × d), distinct rows."""
+    weights: Tensor
+    """w_k q_jk, (n × units), or (n × 1) where all units share one block."""
+    damping: float
+    """α."""
+    gradient: Tensor
+    """(units × d)."""
+    tolerance: float = 1e-2
+    """The relative residual that an iterative solver may leave."""
+    update_every: int = 1
+    """For how many steps what is prepared will be used."""
+
+    @property
+    def blocks(self) -> int:
+        """How many different blocks there are."""
+        return int(self.weights.shape[1])
+
+
+@dataclass
+class Solver:
+    """(αI + F_j)⁻¹ times a vector for every unit j; what it keeps are its dataclass fields and nothing else."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def prepare(cls, problem: Problem) -> Self:
+        """Do once what is worth keeping for `update_every` solves."""
+        return cls.begin(problem)[0]
+
+    @classmethod
+    def begin(cls, problem: Problem) -> tuple[Self, Tensor]:
+        """Prepare, and solve for the problem's own gradient; may synchronise with the host."""
+        solver = cls.prepare(problem)
+        return solver, solver.solve(problem.gradient)
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        """Row j of the result is (αI + F_j)⁻¹ times row j of the gradient; never synchronises with the host."""
+        raise NotImplementedError
+
+    def blocks(self) -> Tensor:
+        """The matrices αI + F_j that `solve` inverts, (units or 1, d, d); for inspection."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """The fields, as plain tensors and numbers."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def nbytes(self) -> int:
+        """Bytes of tensor memory kept."""
+        return sum(v.numel() * v.element_size() for v in self.state().values() if isinstance(v, Tensor))
+
+    def to(self, device: torch.device) -> Self:
+        """The same solver on another device; the dtype stays."""
+        moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in self.state().items()}
+        return type(self)(**moved)
+
+
+def gram_blocks(parents: Tensor, weights: Tensor, damping: float) -> Tensor:
+    """αI + Uᵀ Q_j U as dense matrices, (blocks, d, d)."""
+    blocks: Tensor = contract("nj,nd,ne->jde", weights, parents, parents)
+    blocks.diagonal(dim1=1, dim2=2).add_(damping)
+    return blocks

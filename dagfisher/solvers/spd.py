@@ -1,0 +1,51 @@
+"""Inverses of batches of symmetric positive definite matrices, by Cholesky and never by LU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import SingularBlockError
+
+
+def spd_inverse(matrices: Tensor, *, jitter: bool) -> Tensor:
+    """The inverses of a batch (b × s × s) of symmetric positive definite matrices.
+
+    A matrix whose factorisation fails is tried again: with a small multiple of its trace on the diagonal (if
+    `jitter`), then in float64; the others are not touched. What still fails raises `SingularBlockError`.
+    """
+    factor, info = torch.linalg.cholesky_ex(matrices)
+    failed = (info != 0) | _degenerate(factor)
+    if bool(failed.any()):
+        factor[failed] = _retry(matrices[failed], jitter)
+    return torch.cholesky_inverse(factor)
+
+
+def _retry(matrices: Tensor, jitter: bool) -> Tensor:
+    eps = torch.finfo(matrices.dtype).eps
+    trace = matrices.diagonal(dim1=1, dim2=2).mean(1)
+    attempts = [matrices.double()]
+    if jitter:
+        lifted = matrices.clone()
+        lifted.diagonal(dim1=1, dim2=2).add_(10 * eps * matrices.shape[-1] * trace[:, None])
+        attempts = [lifted, lifted.double()]
+    for attempt in attempts:
+        factor, info = torch.linalg.cholesky_ex(attempt)
+        if not bool((info != 0).any() | _degenerate(factor).any()):
+            result: Tensor = factor.to(matrices.dtype)
+            return result
+    eigenvalues = torch.linalg.eigvalsh(torch.nan_to_num(matrices.double()))
+    worst = float((eigenvalues[:, -1] / eigenvalues[:, 0].clamp_min(1e-300)).abs().max())
+    raise SingularBlockError(
+        f"{len(matrices)} of its Fisher blocks cannot be inverted (condition number about {worst:.1e}); "
+        f"raise the damping, or use float64 parameters."
+    )
+
+
+def _degenerate(factor: Tensor) -> Tensor:
+    """Whether the smallest pivot is lost in the rounding of the largest one."""
+    pivots = factor.diagonal(dim1=1, dim2=2)
+    smallest, largest = pivots.amin(1), pivots.amax(1)
+    limit = (torch.finfo(factor.dtype).eps * factor.shape[-1]) ** 0.5
+    lost: Tensor = ~(smallest > limit * largest)
+    return lost

@@ -1,0 +1,42 @@
+"""The inverse through the n × n matrices of the samples: exact, for fewer distinct samples than parents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .base import Problem, Solver, gram_blocks
+from .dense import left_multiply
+from .spd import spd_inverse
+
+
+@dataclass
+class Woodbury(Solver):
+    """Keeps W_j = Q_j^½ (αI + Q_j^½ U Uᵀ Q_j^½)⁻¹ Q_j^½, blocks × n × n numbers; no division by q anywhere."""
+
+    parents: Tensor
+    weights: Tensor
+    cores: Tensor
+    damping: float
+
+    name: ClassVar[str] = "woodbury"
+
+    @classmethod
+    def prepare(cls, problem: Problem) -> Woodbury:
+        root = problem.weights.T.sqrt()
+        gram = problem.parents @ problem.parents.T
+        inner = root.unsqueeze(2) * gram * root.unsqueeze(1)
+        inner.diagonal(dim1=1, dim2=2).add_(problem.damping)
+        cores = spd_inverse(inner, jitter=True)
+        cores.mul_(root.unsqueeze(2)).mul_(root.unsqueeze(1))
+        return cls(problem.parents, problem.weights, cores, problem.damping)
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        seen = left_multiply(gradient @ self.parents.T, self.cores)
+        return torch.addmm(gradient, seen, self.parents, alpha=-1).div_(self.damping)
+
+    def blocks(self) -> Tensor:
+        return gram_blocks(self.parents, self.weights, self.damping)
