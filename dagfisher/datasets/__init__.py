@@ -1,0 +1,28 @@
+"""Binary images to learn from, behind one loader.
+
+>>> from dagfisher import datasets
+>>> data = datasets.load("mini-mnist")
+>>> for x in data.batches(32, seed=0, epoch=0):
+...     ...  # x: float32, one image per row, every pixel 0 or 1
+
+``mini-mnist`` is embedded in the package. It is derived from MNIST (Yann LeCun, Corinna Cortes, Christopher
+J. C. Burges), which is made available under the Creative Commons Attribution-Share Alike 3.0 licence; so is
+the embedded file (see ``data/LICENSE.md``).
+"""
+
+from .dataset import Binarisation, Dataset, Split
+from .distribution import Distribution
+from .errors import DataError
+from .registry import NAMES, Listing, available, load
+
+__all__ = [
+    "NAMES",
+    "Binarisation",
+    "DataError",
+    "Dataset",
+    "Distribution",
+    "Listing",
+    "Split",
+    "available",
+    "load",
+]

@@ -1,0 +1,134 @@
+"""What every loader returns: three splits of images, and minibatches that can be repeated and resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .distribution import Distribution
+
+Binarisation = Literal["B", "C"]
+Split = Literal["train", "valid", "test"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images of one shape in three splits, one flattened image per row.
+
+    ``binarisation`` says what a learner sees: "B", pixels that were binarised once, a grey value of one half
+    or more being 1; or "C", pixels drawn anew at each step, a grey value being the probability of a 1.
+
+    ``train``, ``valid`` and ``test`` are stored compactly: bool (B), uint8 grey values from 0 to 255 (C) or
+    float32 grey values from 0 to 1 (C). ``means`` gives any of them as float32 from 0 to 1.
+    """
+
+    name: str
+    binarisation: Binarisation
+    shape: tuple[int, int]
+    train: Tensor = field(repr=False)
+    valid: Tensor = field(repr=False)
+    test: Tensor = field(repr=False)
+    distribution: Distribution | None = field(default=None, repr=False)
+
+    @property
+    def label(self) -> str:
+        """The name and the binarisation, as they appear in every output."""
+        return f"{self.name} {self.binarisation}"
+
+    @property
+    def pixels(self) -> int:
+        """The number of pixels of an image."""
+        return math.prod(self.shape)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The numbers of images in train, valid and test."""
+        return len(self.train), len(self.valid), len(self.test)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the images are, and where batches are made."""
+        return self.train.device
+
+    def to(self, device: torch.device | str) -> Dataset:
+        """The same dataset with its images on ``device``."""
+        return replace(
+            self,
+            train=self.train.to(device),
+            valid=self.valid.to(device),
+            test=self.test.to(device),
+            distribution=None if self.distribution is None else self.distribution.to(device),
+        )
+
+    def stored(self, split: Split) -> Tensor:
+        """A split as it is stored, by name."""
+        if split not in ("train", "valid", "test"):
+            raise ValueError(f"{split!r} is not a split; the splits are 'train', 'valid' and 'test'")
+        images: Tensor = getattr(self, split)
+        return images
+
+    def means(self, split: Split) -> Tensor:
+        """A split as float32 from 0 to 1: pixels for B, probabilities of a 1 for C."""
+        return _means(self.stored(split))
+
+    def evaluation(self, split: Split) -> Tensor:
+        """A split as float32 zeros and ones that never change, to be evaluated on.
+
+        B gives its pixels. C is binarised once, drawn on the CPU from a fixed seed for each split, so that
+        every run on every device is evaluated on the same images.
+        """
+        images = self.stored(split)
+        if images.dtype == torch.bool:
+            return images.float()
+        return _draw(images.cpu(), "evaluation", split).to(images.device)
+
+    def batch_count(self, batch_size: int, split: Split = "train") -> int:
+        """The number of minibatches in an epoch; the last one may be smaller than the others."""
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
+        return -(-len(self.stored(split)) // batch_size)
+
+    def batches(
+        self, batch_size: int, *, seed: int, epoch: int, start: int = 0, split: Split = "train"
+    ) -> Iterator[Tensor]:
+        """The minibatches of one epoch from number ``start`` on: float32 zeros and ones, one image per row.
+
+        Every image comes once, in an order drawn anew for each epoch. Batch number i is a function of
+        ``seed``, ``epoch``, ``split``, ``batch_size`` and i alone, so an epoch that is resumed at ``start=i``
+        continues bit for bit. The order is the same on every device; the pixels that C draws are drawn on the
+        dataset's device, and are the same only on devices of one type.
+        """
+        count = self.batch_count(batch_size, split)
+        if not 0 <= start <= count:
+            raise ValueError(f"start is {start}; an epoch of {self.label} has {count} batches of {batch_size}")
+        return self._batches(self.stored(split), batch_size, range(start, count), (split, int(seed), int(epoch)))
+
+    def _batches(self, images: Tensor, batch_size: int, numbers: range, key: tuple[str, int, int]) -> Iterator[Tensor]:
+        generator = _generator(torch.device("cpu"), "order", *key)
+        order = torch.randperm(len(images), generator=generator, device="cpu").to(images.device)
+        for number in numbers:
+            rows = images.index_select(0, order[number * batch_size : (number + 1) * batch_size])
+            yield rows.float() if rows.dtype == torch.bool else _draw(rows, "draw", *key, number)
+
+
+def _means(images: Tensor) -> Tensor:
+    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
+
+
+def _draw(images: Tensor, *key: str | int) -> Tensor:
+    """Zeros and ones with the images as their means; the same for the same key."""
+    device = images.device
+    uniform = torch.rand(images.shape, generator=_generator(device, *key), dtype=torch.float32, device=device)
+    return (uniform < _means(images)).float()
+
+
+def _generator(device: torch.device, *key: str | int) -> torch.Generator:
+    """A random stream of its own for every key."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)

@@ -1,0 +1,75 @@
+"""The datasets by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from . import download, images, mini_mnist, mnist, three_by_three
+from .dataset import Binarisation, Dataset
+from .errors import DataError
+
+NAMES = ("three-by-three", "mini-mnist", "mnist", "fashion-mnist")
+
+_SOURCES = {source.name: source for source in (mnist.MNIST, mnist.FASHION_MNIST)}
+
+
+class Listing(NamedTuple):
+    """One line of what there is to load."""
+
+    name: str
+    binarisations: str
+    shape: tuple[int, int]
+    sizes: tuple[int, int, int]
+    found: bool
+    where: str
+
+
+def load(name: str | os.PathLike[str], binarisation: str = "B", *, may_download: bool = True) -> Dataset:
+    """The dataset of that name (see ``NAMES``), or the images in the IDX or ``.npy`` file of that path.
+
+    ``binarisation`` is "B" (binarised once) or "C" (grey values are the probabilities of a 1, drawn anew at
+    each step). ``mnist`` and ``fashion-mnist`` are taken from the folders of these names in
+    ``DAGFISHER_DATA``, else from the user's cache folder, else downloaded to there unless ``may_download`` is
+    false. A path is never mistaken for a name if it is given as a ``Path``.
+    """
+    if binarisation not in ("B", "C"):
+        raise DataError(f"there is no binarisation {binarisation!r}; use B (once) or C (drawn at each step).")
+    kind = cast(Binarisation, binarisation)
+    if name == "three-by-three":
+        if kind == "C":
+            raise DataError("three-by-three has no grey values, every pixel is on or off; use binarisation B.")
+        return three_by_three.load()
+    if name == "mini-mnist":
+        return mini_mnist.load(kind, may_download=may_download)
+    if isinstance(name, str) and name in _SOURCES:
+        return mnist.load(_SOURCES[name], kind, may_download=may_download)
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise DataError(
+            f"there is no dataset and no file {str(name)!r}; "
+            f"use {', '.join(NAMES)}, or the path of an IDX or .npy file of images."
+        )
+    return images.load(path, kind)
+
+
+def available() -> list[Listing]:
+    """Every named dataset, and where it is found or how to get it; nothing is read or downloaded."""
+    bars = Listing("three-by-three", "B", (3, 3), (1800, 18, 18), True, "computed")
+    split = (mini_mnist.TRAIN_SIZE, mini_mnist.VALID_SIZE, mini_mnist.TEST_SIZE)
+    grey = "C from mnist" if _whereabouts(mnist.MNIST)[0] else "C once mnist is there"
+    mini = Listing("mini-mnist", "B, C", (mini_mnist.SIDE,) * 2, split, True, f"B in the package, {grey}")
+    rest = [Listing(name, "B, C", (28, 28), split, *_whereabouts(source)) for name, source in _SOURCES.items()]
+    return [bars, mini, *rest]
+
+
+def _whereabouts(source: mnist.Source) -> tuple[bool, str]:
+    try:
+        paths = [mnist.find(name, mnist.folders(source)) for name in source.digests]
+    except DataError as error:
+        return False, str(error)
+    if None in paths:
+        folder = download.cache_folder() / source.name
+        return False, f"downloaded on first use ({source.megabytes} MB) to {folder}"
+    return True, " and ".join(sorted({str(path.parent) for path in paths if path is not None}))
