@@ -13,7 +13,7 @@ from .capture import Recorder, compute_dtype
 from .declare import Declaration, layer_name
 from .distributed import share_records
 from .errors import CheckpointError, DagFisherError, MissingStatisticsError, SettingError, ShapeError
-from .fisher import LayerFisher, Statistics, gather
+from .fisher import LayerFisher, Statistics, gather, require_pairs
 from .maps import from_matrix, to_matrix
 from .solvers import SOLVERS
 
@@ -26,10 +26,11 @@ class BoundLayer:
         self.recorder = Recorder()
         self.fisher: LayerFisher | None = None
         self.refreshed: int | None = None
+        self._layout: list[Any] | None = None
         self._given_name: str | None = None
 
     def bind(self, group_of: dict[int, dict[str, Any]], names: dict[int, str]) -> None:
-        """Note which of weight and bias are trained here, and in which groups; become the layer's listener."""
+        """Note which of weight and bias are trained here, and in which groups."""
         weight, bias = self.declaration.map.parameters(self.declaration.module)
         self._weight = weight if id(weight) in group_of else None
         self._bias = bias if id(bias) in group_of else None
@@ -38,6 +39,9 @@ class BoundLayer:
         for p in self.parameters:
             if id(p) in names:
                 self._given_name = names[id(p)].rpartition(".")[0] or names[id(p)]
+
+    def listen(self) -> None:
+        """Become the one that the layer's forward passes feed."""
         self.declaration.recorder = self.recorder
 
     @property
@@ -55,9 +59,25 @@ class BoundLayer:
         bias = self._bias if self._bias is not None and self._bias.requires_grad else None
         return weight, bias
 
+    def layout(self) -> list[Any]:
+        """What a prepared Fisher must fit: the trained ones of weight and bias, units, parents and dtype."""
+        weight, bias = self._trained()
+        units = sum(self._sizes())
+        width = (0 if weight is None else weight.numel() // max(units, 1)) + (bias is not None)
+        return [weight is not None, bias is not None, units, width, str(compute_dtype(self.declaration))]
+
     def due(self, step: int) -> bool:
         """Whether this step refreshes the Fisher."""
-        return self.refreshed is None or step - self.refreshed >= self._update_every(step)
+        if self.refreshed is None or self._layout != self.layout():
+            return True
+        try:
+            return step - self.refreshed >= self._update_every(step)
+        except SettingError as error:
+            raise SettingError(f"layer {self.name}: {error}") from None
+
+    def keep(self, fisher: LayerFisher, step: int) -> None:
+        """Use this Fisher until the next refresh."""
+        self.fisher, self.refreshed, self._layout = fisher, step, self.layout()
 
     def _update_every(self, step: int) -> float:
         k = self.group["update_every"]
@@ -99,6 +119,7 @@ class BoundLayer:
                 "itself (not a function on its weight), in training mode, with gradients enabled and outside "
                 "no_capture(), after the optimizer was built."
             )
+        require_pairs(records, precisions)
         if process_group is not None:
             records, precisions = share_records(records, precisions, process_group)
         if not sum(r.rows.shape[0] for r in records):
@@ -163,17 +184,18 @@ class BoundLayer:
             return {"refreshed": self.refreshed, "solvers": None}
         return {
             "refreshed": self.refreshed,
+            "layout": self._layout,
             "damping": self.fisher.damping,
             "sizes": list(self.fisher.sizes),
             "solvers": [{"solver": s.name, **s.state()} for s in self.fisher.solvers],
         }
 
-    def restored(self, state: dict[str, Any]) -> tuple[LayerFisher | None, int | None]:
+    def restored(self, state: dict[str, Any]) -> tuple[LayerFisher, int, list[Any]] | None:
         """What `state` described, on this layer's device."""
         try:
             if state["solvers"] is None:
-                return None, state["refreshed"]
-            sizes = tuple(state["sizes"])
+                return None
+            layout, sizes = list(state["layout"]), tuple(state["sizes"])
             device = self.parameters[0].device
             solvers = []
             for saved in state["solvers"]:
@@ -185,10 +207,25 @@ class BoundLayer:
             raise CheckpointError(f"layer {self.name}: its saved state is damaged ({error!r}).") from None
         if sizes != self._sizes():
             raise CheckpointError(f"layer {self.name} has units {self._sizes()}, the checkpoint has {sizes}.")
-        return LayerFisher(damping, sizes, solvers), refreshed
+        if layout[:-1] != self.layout()[:-1]:
+            raise CheckpointError(
+                f"layer {self.name} trains {_described(self.layout())}, the checkpoint {_described(layout)}; "
+                f"build the model, and freeze its parameters, as they were saved."
+            )
+        return LayerFisher(damping, sizes, solvers), refreshed, layout
+
+    def restore(self, restored: tuple[LayerFisher, int, list[Any]] | None) -> None:
+        """Stand where a checkpoint stood."""
+        self.fisher, self.refreshed, self._layout = restored if restored is not None else (None, None, None)
 
     def __repr__(self) -> str:
         solver = "not prepared" if self.fisher is None else "+".join(s.name for s in self.fisher.solvers)
         units = sum(self._sizes())
         kind = type(self.declaration.module).__name__
         return f"{self.name.strip(chr(39))}: {self.declaration.family.name} on {kind}, {units} units, {solver}"
+
+
+def _described(layout: list[Any]) -> str:
+    weight, bias, units, width, _ = layout
+    trained = " and ".join(name for name, given in (("weight", weight), ("bias", bias)) if given)
+    return f"{trained or 'nothing'} of {units} units with {width - bool(bias)} parents"

@@ -110,19 +110,18 @@ def _stage(declaration: Declaration, parents: Any, output: Tensor) -> None:
     dtype = compute_dtype(declaration)
     with torch.no_grad():
         predictor = declaration.map.predictors(module, output.detach()).to(dtype)
+        if armed:
+            assert recorder is not None
+            try:
+                rows = declaration.map.rows(module, parents, output).to(dtype, copy=True)
+            except ShapeError as error:
+                raise ShapeError(f"layer {layer_name(declaration)}: {error}") from None
+            q = None if isinstance(family, GaussianMean) else family.fisher_weights(predictor)
+            leading = declaration.map.leading(parents, output)
+            recorder.records.append(Record(rows, q, _row_weights(declaration, leading, rows)))
         if mean_armed:
             assert mean is not None and isinstance(family, GaussianScale)
             mean.precisions.append(gaussian_precision(predictor, family.scale))
-        if not armed:
-            return
-        assert recorder is not None
-        try:
-            rows = declaration.map.rows(module, parents, output).to(dtype, copy=True)
-        except ShapeError as error:
-            raise ShapeError(f"layer {layer_name(declaration)}: {error}") from None
-        q = None if isinstance(family, GaussianMean) else family.fisher_weights(predictor)
-        leading = declaration.map.leading(parents, output)
-        recorder.records.append(Record(rows, q, _row_weights(declaration, leading, rows)))
 
 
 def _row_weights(declaration: Declaration, leading: torch.Size, rows: Tensor) -> Tensor:

@@ -95,6 +95,8 @@ def declare_gaussian(
             f"the mean has {map_of(mean).units(mean)} units and the {kind} has {map_of(scale).units(scale)}; "
             f"they must be equal."
         )
+    _require_free(mean, GaussianMean())
+    _require_free(scale, GaussianScale(kind))
     _attach(mean, GaussianMean())
     _attach(scale, GaussianScale(kind))
     _require(scale).mean_head = _require(mean)
@@ -105,19 +107,24 @@ def _attach(module: nn.Module, family: Family | GaussianMean | GaussianScale) ->
 
     if not isinstance(module, nn.Module):
         raise DeclarationError(f"only an nn.Module can be declared, not a {type(module).__name__}.")
-    existing = declaration_of(module)
-    if existing is not None:
-        if existing.family != family:
-            raise DeclarationError(
-                f"layer {layer_name(existing)} is already declared as {existing.family}; it cannot also be {family}. "
-                f"Build a new module if you want another family."
-            )
+    if _require_free(module, family):
         return module
     declaration = Declaration(module, family)
     family.split(declaration.map.units(module))
     module.__dict__[_KEY] = declaration
     module.register_forward_hook(forward_hook, with_kwargs=True)
     return module
+
+
+def _require_free(module: nn.Module, family: Family | GaussianMean | GaussianScale) -> bool:
+    """Whether the module is already declared as this; raise if it is declared as something else."""
+    existing = declaration_of(module)
+    if existing is not None and existing.family != family:
+        raise DeclarationError(
+            f"layer {layer_name(existing)} is already declared as {existing.family}; it cannot also be {family}. "
+            f"Build a new module if you want another family."
+        )
+    return existing is not None
 
 
 def declaration_of(module: nn.Module) -> Declaration | None:
@@ -133,12 +140,14 @@ def _require(module: nn.Module) -> Declaration:
 
 def find_layers(parameters: Iterable[Tensor]) -> list[Declaration]:
     """The declared layers that own any of these parameters, in the order of the parameters."""
+    wanted = list(parameters)
+    ids = {id(p) for p in wanted}
     owner: dict[int, Declaration] = {}
     for declaration in list(_declared):
         if declaration.module.__dict__.get(_KEY) is not declaration:
             continue
         for parameter in declaration.map.parameters(declaration.module):
-            if parameter is None:
+            if parameter is None or id(parameter) not in ids:
                 continue
             other = owner.get(id(parameter))
             if other is not None and other is not declaration:
@@ -147,7 +156,7 @@ def find_layers(parameters: Iterable[Tensor]) -> list[Declaration]:
                     f"has no block of its own. Use one module twice instead of two modules."
                 )
             owner[id(parameter)] = declaration
-    found = {id(d): d for p in parameters if (d := owner.get(id(p))) is not None}
+    found = {id(d): d for p in wanted if (d := owner.get(id(p))) is not None}
     return list(found.values())
 
 
@@ -161,5 +170,6 @@ def layer_name(declaration: Declaration) -> str:
                 count = sum(1 for _ in candidate.modules())
                 if count > size:
                     best, size = name, count
-    shape = "×".join(str(s) for p in declaration.map.parameters(module)[:1] if p is not None for s in p.shape)
+    shapes = [p.shape for p in declaration.map.parameters(module) if p is not None]
+    shape = "×".join(str(s) for s in shapes[0]) if shapes else ""
     return f"'{best}'" if best else f"'{type(module).__name__}({shape})'"

@@ -37,3 +37,7 @@ class SingularBlockError(DagFisherError, ArithmeticError):
 
 class CheckpointError(DagFisherError, ValueError):
     """A saved optimizer state does not belong to this optimizer."""
+
+
+class MissingExtraError(DagFisherError, ImportError):
+    """An optional package is not installed; the sentence says which extra of dagfisher brings it."""

@@ -36,6 +36,9 @@ class Family(Protocol):
     def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
         """log p(value | predictor), one number per unit."""
 
+    def score(self, value: Tensor, predictor: Tensor) -> Tensor:
+        """∂ log p(value | predictor) / ∂ predictor, shaped like the predictor."""
+
     def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
         """One draw per unit, without a gradient."""
 
@@ -75,16 +78,27 @@ class Bernoulli:
         return bits if (low, high) == (0, 1) else bits * (high - low) + low
 
     def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
-        return self.to_bits(value) * predictor - F.softplus(predictor)
+        if self.states == (-1, 1):
+            return -F.softplus(-(value * predictor), threshold=40)
+        return value * predictor - F.softplus(predictor, threshold=40)
+
+    def score(self, value: Tensor, predictor: Tensor) -> Tensor:
+        if self.states == (-1, 1):
+            return torch.add(0.5 - torch.sigmoid(predictor), value, alpha=0.5)
+        return value - torch.sigmoid(predictor)
 
     def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
-        return self.from_bits(torch.bernoulli(torch.sigmoid(predictor.detach()), generator=generator))
+        # Comparing uniform noise is twice as fast as torch.bernoulli on a CPU.
+        noise = torch.empty(predictor.shape, dtype=predictor.dtype, device=predictor.device)
+        noise.uniform_(generator=generator)
+        bits = torch.lt(noise, torch.sigmoid(predictor.detach()), out=noise)
+        return bits if self.states == (0, 1) else bits.mul_(2).sub_(1)
 
     def mean(self, predictor: Tensor) -> Tensor:
         return self.from_bits(torch.sigmoid(predictor))
 
     def entropy(self, predictor: Tensor) -> Tensor:
-        return F.softplus(predictor) - predictor * torch.sigmoid(predictor)
+        return F.softplus(predictor, threshold=40) - predictor * torch.sigmoid(predictor)
 
 
 _SCALES = {"log_std": (1.0, 2.0), "log_var": (0.5, 0.5)}
@@ -134,6 +148,14 @@ class Gaussian:
     def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
         mean, log_std = self.moments(predictor)
         return -0.5 * ((value - mean) * torch.exp(-log_std)).square() - log_std - 0.5 * LOG_2PI
+
+    def score(self, value: Tensor, predictor: Tensor) -> Tensor:
+        mean, log_std = self.moments(predictor)
+        standardised = (value - mean) * torch.exp(-log_std)
+        about_mean = standardised * torch.exp(-log_std)
+        if self.std is not None:
+            return about_mean
+        return torch.cat([about_mean, _SCALES[self.scale][0] * (standardised.square() - 1)], dim=-1)
 
     def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
         mean, log_std = self.moments(predictor.detach())
@@ -191,6 +213,9 @@ class Poisson:
     def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
         return value * predictor - torch.exp(predictor) - torch.lgamma(value + 1)
 
+    def score(self, value: Tensor, predictor: Tensor) -> Tensor:
+        return value - torch.exp(predictor)
+
     def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
         return torch.poisson(torch.exp(predictor.detach()), generator=generator)
 
@@ -228,12 +253,19 @@ class Categorical:
         return torch.log_softmax(grouped, dim=-1)
 
     def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
+        # 1 − π of the likeliest class is the sum of the others, which does not cancel when π is nearly 1.
         probability = torch.exp(self._log_softmax(predictor))
-        return ((probability * (1 - probability)).reshape(predictor.shape),)
+        likeliest = probability.argmax(-1, keepdim=True)
+        others = probability.scatter(-1, likeliest, 0).sum(-1, keepdim=True)
+        complement = (1 - probability).scatter(-1, likeliest, others)
+        return ((probability * complement).reshape(predictor.shape),)
 
     def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
         """The log-probability of the class that is one; the other units of the variable contribute nothing."""
         return value * self._log_softmax(predictor).reshape(predictor.shape)
+
+    def score(self, value: Tensor, predictor: Tensor) -> Tensor:
+        return value - self.mean(predictor)
 
     def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
         probability = torch.exp(self._log_softmax(predictor.detach()))

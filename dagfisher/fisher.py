@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from .capture import Record
-from .errors import MissingStatisticsError, NonFiniteError, SampleWeightError, SingularBlockError
+from .errors import MissingStatisticsError, NonFiniteError, SampleWeightError, ShapeError, SingularBlockError
 from .solvers import SOLVERS, Problem, Solver
-from .solvers import conjugate as _conjugate
+from .solvers.conjugate import SMALL_INVERSE, STORED, expected_cost
+
+_START = {"dense": (2e7, 5e5), "woodbury": (2e7, 1.5e6), "conjugate": (2.5e7, 5e6)}
+"""What starting the operations of one preparation and of one solve costs, in multiply-adds of a matrix product."""
 
 MEMORY_LIMIT = 2**28
 """Numbers that a solver chosen by "auto" may keep per layer (1 GiB in float32)."""
@@ -28,11 +31,7 @@ class Statistics:
 
 def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bias: bool) -> Statistics:
     """The statistics of all passes together, for the trained ones of weight and bias; sample weights sum to 1."""
-    if any(r.fisher_weights is None for r in records) and len(records) != len(precisions):
-        raise MissingStatisticsError(
-            f"its mean head ran {len(records)} times and its scale head {len(precisions)} times since the last step; "
-            f"run both heads equally often, or use no_capture() for the extra passes."
-        )
+    require_pairs(records, precisions)
     rows = _cat([r.rows for r in records])
     sample = _cat([r.sample_weights for r in records])
     groups = [r.fisher_weights or (precisions[i],) for i, r in enumerate(records)]
@@ -54,6 +53,23 @@ def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bia
     return merge_rows(rows, weights)
 
 
+def require_pairs(records: list[Record], precisions: list[Tensor]) -> None:
+    """Raise unless each pass of a Gaussian mean head has a pass of its scale head, with as many samples."""
+    if all(r.fisher_weights is not None for r in records):
+        return
+    if len(records) != len(precisions):
+        raise MissingStatisticsError(
+            f"its mean head ran {len(records)} times and its scale head {len(precisions)} times since the last step; "
+            f"run both heads equally often, or use no_capture() for the extra passes."
+        )
+    for record, precision in zip(records, precisions, strict=True):
+        if len(record.rows) != len(precision):
+            raise ShapeError(
+                f"its mean head ran on {len(record.rows)} samples and its scale head on {len(precision)}; "
+                f"run both heads on the same samples."
+            )
+
+
 def _cat(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
@@ -61,11 +77,12 @@ def _cat(tensors: list[Tensor]) -> Tensor:
 def merge_rows(rows: Tensor, weights: list[Tensor]) -> Statistics:
     """Equal rows become one, their Fisher weights added: the blocks do not change."""
     n, d = rows.shape
-    if d <= 1 and bool((rows == rows[:1]).all()):
-        return Statistics(rows[:1], tuple(q.sum(0, keepdim=True) for q in weights))
     generator = torch.Generator(device=rows.device).manual_seed(1)
     direction = torch.rand(d, generator=generator, device=rows.device, dtype=rows.dtype)
-    order = (rows * direction).sum(1).argsort()
+    keys, order = (rows @ direction).sort()
+    # Equal rows have equal keys up to rounding; most batches have none, and that is seen here.
+    if n == 1 or bool((keys.diff() > 1e-5 * keys.abs().amax()).all()):
+        return Statistics(rows, tuple(weights))
     ordered = rows[order]
     new = torch.ones(n, dtype=torch.bool, device=rows.device)
     new[1:] = (ordered[1:] != ordered[:-1]).any(1)
@@ -80,22 +97,25 @@ def merge_rows(rows: Tensor, weights: list[Tensor]) -> Statistics:
 def choose(n: int, d: int, units: int, blocks: int, damping: float, update_every: int) -> str:
     """The exact or iterative solver with the least expected cost per step that fits in memory.
 
-    Costs count multiply-adds of a large matrix product. dense: blocks·(n d² + 30 d³)/K + 4·units·d². woodbury:
-    blocks·(n² + 30 n³)/K + units·(4n² + 2nd). conjugate: see `dagfisher.solvers.conjugate`.
+    Costs count multiply-adds of a large matrix product. dense: blocks·(n d² + 30 d³)/K + 10·units·d². woodbury:
+    blocks·(n² + 30 n³)/K + units·(10n² + 2nd). conjugate: see `dagfisher.solvers.conjugate`. Each also pays for
+    starting its operations, which decides for small layers.
     """
     if damping == 0:
         return "dense"
     costs = {
-        "dense": (blocks * (n * d**2 + 30 * d**3) / update_every + 4 * units * d**2, blocks * d**2 + n * d**2),
+        "dense": (blocks * (n * d**2 + SMALL_INVERSE * d**3) / update_every + STORED * units * d**2, blocks * d**2 + n * d**2),
         "woodbury": (
-            blocks * (n**2 + 30 * n**3) / update_every + units * (4 * n**2 + 2 * n * d),
+            blocks * (n**2 + SMALL_INVERSE * n**3) / update_every + units * (STORED * n**2 + 2 * n * d),
             blocks * n**2 + n * (d + blocks),
         ),
-        "conjugate": _conjugate.expected_cost(n, d, units, blocks, update_every),
+        "conjugate": expected_cost(n, d, units, blocks, update_every),
     }
-    overhead = 2e5  # an iterative solve starts many small operations
-    costs["conjugate"] = (costs["conjugate"][0] + overhead, costs["conjugate"][1])
-    fitting = {name: cost for name, (cost, kept) in costs.items() if kept <= MEMORY_LIMIT}
+    fitting = {
+        name: cost + _START[name][0] / update_every + _START[name][1]
+        for name, (cost, kept) in costs.items()
+        if kept <= MEMORY_LIMIT
+    }
     return min(fitting, key=fitting.__getitem__) if fitting else "conjugate"
 
 

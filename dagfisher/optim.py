@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -62,23 +63,24 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         betas: tuple[float, float] | None = None,
         weight_decay: float = 0.0,
         l1: float = 0.0,
-        tolerance: float = 1e-2,
+        tolerance: float = 2e-2,
         undeclared: str = "sgd",
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        defaults = {
+        defaults: dict[str, Any] = {
             "lr": lr,
             "damping": damping,
             "update_every": update_every,
             "solver": solver,
             "momentum": momentum,
             "nesterov": nesterov,
-            "betas": betas,
             "weight_decay": weight_decay,
             "l1": l1,
             "tolerance": tolerance,
             "undeclared": undeclared,
         }
+        if betas is not None:  # schedulers that cycle momentum look here for which of the two there is
+            defaults["betas"] = betas
         self._process_group = process_group
         self._names: dict[int, str] = {}
         self._layers: list[BoundLayer] = []
@@ -94,6 +96,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
     def _plain_groups(self, params: Iterable[Any]) -> list[dict[str, Any]]:
         """Param groups with plain tensors; the names of named parameters are kept aside for messages."""
         entries: list[Any] = list(params) if not isinstance(params, Tensor) else [params]
+        if not entries:
+            return []
         groups: list[dict[str, Any]] = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
         plain = []
         for group in groups:
@@ -108,13 +112,15 @@ class DAGNaturalGradient(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with settings of their own; layers among them are found as at construction."""
-        super().add_param_group(self._plain_groups([param_group])[0])
+        super().add_param_group({"betas": self.defaults.get("betas"), **self._plain_groups([param_group])[0]})
         try:
             _validate(self.param_groups[-1])
             if self._ready:
                 self._bind()
         except Exception:
             self.param_groups.pop()
+            if self._ready:
+                self._bind()
             raise
 
     def _bind(self) -> None:
@@ -143,6 +149,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                         f"parameter {name} belongs to no declared layer; declare its module, or choose "
                         f"undeclared='sgd' or 'adam'."
                     )
+        for layer in layers:
+            layer.listen()
         self._layers = layers
         self._declared = declared
         self._arm()
@@ -150,7 +158,15 @@ class DAGNaturalGradient(torch.optim.Optimizer):
     def _arm(self) -> None:
         """Let each layer capture exactly if the coming step will refresh it."""
         for layer in self._layers:
-            layer.recorder.armed = layer.due(self._step)
+            try:
+                layer.recorder.armed = layer.due(self._step)
+            except SettingError:  # the coming step says so, before it moves anything
+                layer.recorder.armed = True
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, and notice what was frozen, unfrozen or converted since the last step."""
+        super().zero_grad(set_to_none)
+        self._arm()
 
     # Steps
 
@@ -168,7 +184,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                 self._forget()
                 raise
             for layer, fisher in fresh.items():
-                layer.fisher, layer.refreshed = fisher, self._step
+                layer.keep(fisher, self._step)
             for group in self.param_groups:
                 self._update(group, vectors)
         self._step += 1
@@ -207,7 +223,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             if not here:
                 continue
             flag = torch.stack([n.float() for n in torch._foreach_norm(here, math.inf)]).isfinite().all()
-            if device.type == "cpu" or refreshing:
+            if _reads_freely(device) or refreshing:
                 # tolist() of a CPU tensor reads memory: no dispatch, no synchronisation.
                 if not flag.reshape(1).tolist()[0]:
                     raise NonFiniteError(self._blame(vectors))
@@ -230,7 +246,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                 if p in vectors and not bool(vectors[p].isfinite().all()):
                     layer = next((la for la in self._layers if any(q is p for q in la.parameters)), None)
                     place = f"layer {layer.name}" if layer else f"parameter {self._names.get(id(p), index)}"
-                    what = "natural gradient" if bool(p.grad.isfinite().all()) else "gradient"
+                    grads = [q.grad for q in (layer.parameters if layer else [p]) if q.grad is not None]
+                    what = "natural gradient" if all(bool(g.isfinite().all()) for g in grads) else "gradient"
                     return (
                         f"{place}: its {what} holds an infinity or a NaN; no parameter has moved. Look at the data, "
                         f"lower the learning rate, or raise the damping."
@@ -269,7 +286,13 @@ class DAGNaturalGradient(torch.optim.Optimizer):
 
     def memory_usage(self) -> dict[str, int]:
         """Bytes that each layer keeps: its prepared solver and what is staged for the coming step."""
-        return {layer.name.strip("'"): layer.nbytes() for layer in self._layers}
+        usage: dict[str, int] = {}
+        for layer in self._layers:
+            name, copies = layer.name.strip("'"), 1
+            while (label := name if copies == 1 else f"{name} ({copies})") in usage:
+                copies += 1
+            usage[label] = layer.nbytes()
+        return usage
 
     def __repr__(self) -> str:
         lines = [f"DAGNaturalGradient (step {self._step})"]
@@ -280,7 +303,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             rules = "/".join(sorted({str(group["undeclared"]) for group in self.param_groups}))
             lines.append(f"  {plain} undeclared parameters: {rules}")
         for i, group in enumerate(self.param_groups):
-            settings = ", ".join(f"{k}={group[k]}" for k in self.defaults if k in group)
+            settings = ", ".join(f"{k}={group[k]}" for k in group if k != "params")
             lines.append(f"  group {i}: {settings}")
         return "\n".join(lines)
 
@@ -299,7 +322,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         """Continue where the saved optimizer stood; the factors keep their dtype and move to their layer's device."""
         try:
             own, groups = state_dict["dagfisher"], state_dict["param_groups"]
-            step, saved = int(own["step"]), own["layers"]
+            step, saved = int(own["step"]), list(own["layers"])
         except (KeyError, TypeError, ValueError):
             raise CheckpointError("this is not a state_dict of DAGNaturalGradient.") from None
         if len(saved) != len(self._layers):
@@ -311,16 +334,34 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         filled = []
         for i, group in enumerate(groups):
             current = self.param_groups[i] if i < len(self.param_groups) else {}
-            filled.append({**{k: v for k, v in current.items() if callable(v)}, **group})
+            filled.append({**current, **group})
         try:
-            super().load_state_dict({"state": state_dict["state"], "param_groups": filled})
-        except (KeyError, ValueError) as error:
+            self._require_fitting(state_dict["state"], filled)
+            super().load_state_dict({"state": copy.deepcopy(state_dict["state"]), "param_groups": filled})
+        except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"the checkpoint does not fit this optimizer: {error}") from None
         self._step = step
-        for layer, (fisher, refreshed) in zip(self._layers, restored, strict=True):
-            layer.fisher, layer.refreshed = fisher, refreshed
+        for layer, state in zip(self._layers, restored, strict=True):
+            layer.restore(state)
         self._bind()
         self._forget()
+
+    def _require_fitting(self, state: dict[Any, Any], groups: list[dict[str, Any]]) -> None:
+        """Raise unless the saved settings are in range and the saved moments have their parameters' shapes."""
+        for group in groups:
+            _validate(group)
+        saved = [index for group in groups for index in group["params"]]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for index, p in zip(saved, parameters, strict=False):
+            for key, value in state.get(index, {}).items():
+                if isinstance(value, Tensor) and value.shape != p.shape:
+                    name = self._names.get(id(p), f"number {index}")
+                    raise ValueError(f"{key} of parameter {name} is {tuple(value.shape)}, not {tuple(p.shape)}.")
+
+
+def _reads_freely(device: torch.device) -> bool:
+    """Whether the host reads this device's memory without waiting for it."""
+    return device.type == "cpu"
 
 
 def _validate(group: dict[str, Any]) -> None:

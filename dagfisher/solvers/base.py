@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from opt_einsum import contract
 from torch import Tensor
 from typing_extensions import Self
 
@@ -74,8 +73,19 @@ class Solver:
         return type(self)(**moved)
 
 
+_SMALL = 64
+"""Up to so many parents, blocks are built as one matrix product with all products of two parents."""
+
+
 def gram_blocks(parents: Tensor, weights: Tensor, damping: float) -> Tensor:
     """αI + Uᵀ Q_j U as dense matrices, (blocks, d, d)."""
-    blocks: Tensor = contract("nj,nd,ne->jde", weights, parents, parents)
+    n, d = parents.shape
+    if d <= _SMALL:
+        products = (parents.unsqueeze(2) * parents.unsqueeze(1)).reshape(n, d * d)
+        blocks = (weights.T @ products).reshape(-1, d, d)
+    else:
+        blocks = parents.new_empty(weights.shape[1], d, d)
+        for j, q in enumerate(weights.unbind(1)):
+            torch.mm(parents.T, q.unsqueeze(1) * parents, out=blocks[j])
     blocks.diagonal(dim1=1, dim2=2).add_(damping)
     return blocks

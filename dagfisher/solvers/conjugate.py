@@ -16,6 +16,7 @@ kept, so that later solves never ask the host.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -58,37 +59,54 @@ class Conjugate(Solver):
     @classmethod
     def begin(cls, problem: Problem) -> tuple[Conjugate, Tensor]:
         alpha = problem.damping
-        kept_rows, kept_weights = _drop_rows(problem)
+        rows, weights = _drop_rows(problem)
         basis: Tensor | None = None
-        rows = kept_rows
         if rows.shape[0] < rows.shape[1]:
             basis, triangle = torch.linalg.qr(rows.T)
             rows = triangle.T.contiguous()
-        mean_weights = kept_weights.mean(1, keepdim=True)
-        gram = rows.T @ (mean_weights * rows)
-        blocks, size = problem.blocks, rows.shape[1]
-        leading = directions = remainder = None
-        if _full_basis(size, problem.update_every):
+        gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
+        directions = remainder = None
+        if _full_basis(*rows.shape, problem.blocks, problem.update_every):
             rotation = torch.linalg.eigh(gram).eigenvectors.flip(1)
             basis = rotation if basis is None else basis @ rotation
             rows = rows @ rotation
-            inverse_diagonal = (kept_weights.T @ rows.square()).add_(alpha).reciprocal_()
-            corner = _leading_size(rows.shape[0], size, blocks, problem.update_every)
-            if corner:
-                leading = spd_inverse(gram_blocks(rows[:, :corner], kept_weights, alpha), jitter=True)
+            diagonal = (weights.T @ rows.square()).add_(alpha).reciprocal_()
         else:
-            directions = _leading_directions(gram, rows)
-            inverse_diagonal = kept_weights.T @ (rows @ directions).square()
-            total = kept_weights.T @ rows.square().sum(1, keepdim=True)
-            rest = (total - inverse_diagonal.sum(1, keepdim=True)).clamp_min_(0) / (size - directions.shape[1])
+            directions = _leading_directions(gram)
+            diagonal = weights.T @ (rows @ directions).square()
+            total = weights.T @ rows.square().sum(1, keepdim=True)
+            rest = (total - diagonal.sum(1, keepdim=True)).clamp_min_(0) / (rows.shape[1] - directions.shape[1])
             remainder = (rest + alpha).reciprocal_()
-            inverse_diagonal.add_(alpha).reciprocal_()
-        weights = kept_weights.T.contiguous()
-        solver = cls(rows, weights, basis, inverse_diagonal, leading, directions, remainder, alpha, 0)
+            diagonal.add_(alpha).reciprocal_()
+        solver = cls(rows, weights.T.contiguous(), basis, diagonal, None, directions, remainder, alpha, 0)
         inside = problem.gradient if basis is None else problem.gradient @ basis
-        goal = (1 - _DROP_SHARE) * problem.tolerance * float(problem.gradient.norm())
+        rounding = torch.finfo(problem.gradient.dtype).eps
+        goal = max((1 - _DROP_SHARE) * problem.tolerance, rounding) * float(problem.gradient.norm())
         solver.iterations, solution = solver._calibrate(inside, goal)
+        if directions is None and problem.update_every > 1:
+            solver, solution = solver._with_best_corner(inside, solution, goal, problem.update_every)
         return solver, solver._leave_basis(problem.gradient, inside, solution)
+
+    def _with_best_corner(
+        self, gradient: Tensor, solution: Tensor, goal: float, update_every: int
+    ) -> tuple[Conjugate, Tensor]:
+        """The solver with that number of exactly solved leading directions which makes a step cheapest."""
+        n, size = self.rows.shape
+        units, blocks = gradient.shape[0], self.weights.shape[0]
+        iteration = 2.0 * units * n * size + _START
+        best, best_solution, best_cost = self, solution, self.iterations * iteration
+        for corner in [c for c in _CORNERS if c < size] + [size]:
+            prepare = blocks * corner**2 * (n + SMALL_INVERSE * corner) / update_every
+            cost = prepare + STORED * blocks * corner**2
+            if cost >= best_cost or blocks * corner**2 > MOST_KEPT:
+                break
+            blocks_here = gram_blocks(self.rows[:, :corner], self.weights.T, self.damping)
+            candidate = dataclasses.replace(self, leading=spd_inverse(blocks_here, jitter=True))
+            candidate.iterations, found = candidate._calibrate(gradient, goal)
+            cost += candidate.iterations * iteration
+            if cost < best_cost:
+                best, best_solution, best_cost = candidate, found, cost
+        return best, best_solution
 
     def solve(self, gradient: Tensor) -> Tensor:
         inside = gradient if self.basis is None else gradient @ self.basis
@@ -129,50 +147,81 @@ class Conjugate(Solver):
         solution = torch.zeros_like(gradient)
         state = _Descent(self, gradient)
         for last in range(self.iterations - 1, -1, -1):
-            state.advance(solution, last == 0)
+            state.advance(self, solution, last == 0)
         return solution
 
     def _calibrate(self, gradient: Tensor, goal: float) -> tuple[int, Tensor]:
-        """How many iterations bring this gradient's residual below the goal, and the solution they give."""
+        """How many iterations bring this gradient's residual below the goal, and the solution they give.
+
+        Units that have converged are set aside; only the others go on.
+        """
         if self.leading is not None:
             solution = self._precondition(gradient)
             if float((gradient - self._product(solution)).norm()) <= goal:
                 return 0, solution
-        solution = torch.zeros_like(gradient)
-        state = _Descent(self, gradient)
-        best, best_at = float("inf"), 0
-        for count in range(1, 4 * self.rows.shape[1] + 16):
-            state.advance(solution, False)
-            size = float(state.residual.norm())
-            if size <= goal or count >= best_at + 8:
-                return count, solution
+        result = torch.zeros_like(gradient)
+        solver, solution, state = self, result, _Descent(self, gradient)
+        units: Tensor | None = None
+        settled, best, best_at = 0.0, float("inf"), 0
+        # A residual may grow for many iterations before it falls; without rounding it is zero after this many.
+        patience = self.rows.shape[1] + 8
+        for count in range(1, 10 * patience):
+            state.advance(solver, solution, False)
+            squares = state.residual.square().sum(1)
+            size = float(squares.sum()) + settled
+            if size <= goal**2 or count >= best_at + patience:
+                break
             if size < best:
                 best, best_at = size, count
-        return count, solution
+            if count % 2 == 0 and self.weights.shape[0] > 1:
+                going = (squares > goal**2 / (4 * len(result))).nonzero().squeeze(1)
+                if len(going) < 0.75 * len(squares):
+                    if units is not None:
+                        result.index_copy_(0, units, solution)
+                    settled = size - float(squares[going].sum())
+                    units = going if units is None else units[going]
+                    solver, solution = solver._select(going), solution[going]
+                    state.select(going)
+        if units is not None:
+            result.index_copy_(0, units, solution)
+        return count, result
+
+    def _select(self, units: Tensor) -> Conjugate:
+        """The same solver for some of its units."""
+        return dataclasses.replace(
+            self,
+            weights=self.weights[units],
+            diagonal=self.diagonal[units],
+            leading=None if self.leading is None else self.leading[units],
+            remainder=None if self.remainder is None else self.remainder[units],
+        )
 
 
 class _Descent:
     """The vectors that conjugate gradients carry from one iteration to the next, one row per unit."""
 
     def __init__(self, solver: Conjugate, gradient: Tensor) -> None:
-        self.solver = solver
         self.residual = gradient.clone()
         self.direction = solver._precondition(gradient)
         self.size = (self.residual * self.direction).sum(1, keepdim=True)
         self.tiny = torch.finfo(gradient.dtype).tiny
 
-    def advance(self, solution: Tensor, last: bool) -> None:
+    def advance(self, solver: Conjugate, solution: Tensor, last: bool) -> None:
         """One iteration, in place; the last one stops when the solution is known."""
-        image = self.solver._product(self.direction)
+        image = solver._product(self.direction)
         length = self.size / (self.direction * image).sum(1, keepdim=True).clamp_min_(self.tiny)
         solution.addcmul_(length, self.direction)
         if last:
             return
         self.residual.addcmul_(length, image, value=-1)
-        preconditioned = self.solver._precondition(self.residual)
+        preconditioned = solver._precondition(self.residual)
         size = (self.residual * preconditioned).sum(1, keepdim=True)
         self.direction.mul_(size / self.size.clamp_min(self.tiny)).add_(preconditioned)
         self.size = size
+
+    def select(self, units: Tensor) -> None:
+        """Go on with some of the units."""
+        self.residual, self.direction, self.size = self.residual[units], self.direction[units], self.size[units]
 
 
 def _drop_rows(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -188,7 +237,7 @@ def _drop_rows(problem: Problem) -> tuple[Tensor, Tensor]:
     return parents[kept], weights[kept]
 
 
-def _leading_directions(gram: Tensor, rows: Tensor) -> Tensor:
+def _leading_directions(gram: Tensor) -> Tensor:
     """An orthonormal basis close to the leading eigenvectors of the Gram matrix, by two subspace iterations."""
     generator = torch.Generator(device=gram.device).manual_seed(0)
     start = torch.randn(gram.shape[0], _PARTIAL, generator=generator, device=gram.device, dtype=gram.dtype)
@@ -199,39 +248,38 @@ def _leading_directions(gram: Tensor, rows: Tensor) -> Tensor:
 
 
 # The cost model: everything in units of one multiply-add inside a large matrix product.
-_EIGH = 45.0
+EIGH = 45.0
 """Per m³ of a symmetric eigenproblem."""
-_SMALL_INVERSE = 30.0
+SMALL_INVERSE = 30.0
 """Per r³ of one of many small Cholesky inverses."""
-_ITERATIONS = {0: 8, 16: 6, 32: 3, 64: 1}
-"""Iterations expected at the default tolerance when so many leading directions are solved exactly."""
+STORED = 10.0
+"""Per number of a stored inverse that is read once: memory, not arithmetic."""
+MOST_KEPT = 2**26
+"""Numbers that exactly solved directions may take."""
+_START = 2e6
+"""Starting the operations of one iteration."""
+_CORNERS = (32, 64, 128, 256)
 
 
-def _full_basis(size: int, update_every: int) -> bool:
-    return size <= 2 * _PARTIAL or _EIGH * float(size) ** 3 / update_every <= 2e7
-
-
-def _leading_size(n: int, size: int, blocks: int, update_every: int) -> int:
-    """How many directions to solve exactly: preparing them, spread over the steps, against iterations saved."""
-
-    def cost(corner: int) -> float:
-        used = min(corner, size)
-        prepare = blocks * (n * used**2 + _SMALL_INVERSE * used**3)
-        iterations = 0 if used == size else _ITERATIONS[corner]
-        return prepare / update_every + blocks * (4 * used**2 + iterations * 2 * n * size)
-
-    return min(min(_ITERATIONS, key=cost), size)
+def _full_basis(n: int, size: int, blocks: int, update_every: int) -> bool:
+    """Whether a whole eigenbasis pays: it saves the partial basis' products and about two iterations a step."""
+    saved = blocks * size * (512.0 + 4 * n) * update_every
+    return size <= 2 * _PARTIAL or EIGH * float(size) ** 3 <= saved
 
 
 def expected_cost(n: int, d: int, units: int, blocks: int, update_every: int) -> tuple[float, float]:
-    """(multiply-adds per step, numbers kept) that a solve of this size is expected to take."""
+    """(multiply-adds per step, numbers kept) to expect before anything is known of the weights."""
     size = min(n, d)
-    if _full_basis(size, update_every):
-        corner = _leading_size(n, size, blocks, update_every)
-        prepare = n * d * size + _EIGH * size**3 + blocks * (n * corner**2 + _SMALL_INVERSE * corner**3)
-        iterations = 0 if corner == size else _ITERATIONS.get(corner, 1)
-    else:
-        corner, iterations = 0, _ITERATIONS[0]
-        prepare = n * d * (size + _PARTIAL)
-    apply = units * (2 * d * size + 4 * corner**2 + iterations * 2 * n * size)
-    return prepare / update_every + apply, n * (blocks + d) + d * size + blocks * corner**2
+    iteration = 2.0 * units * n * size
+    prepare = float(n) * d * size + 6 * iteration
+    if _full_basis(n, size, blocks, update_every):
+        prepare += EIGH * size**3
+    solve = 6 * iteration
+    kept = 0
+    for corner in (c for c in _CORNERS if c < size and blocks * c**2 <= MOST_KEPT):
+        extra = blocks * corner**2 * (n + SMALL_INVERSE * corner)
+        attempt = STORED * blocks * corner**2 + 64 / corner * iteration
+        if extra / update_every + attempt < solve:
+            prepare, solve, kept = prepare + extra, attempt, blocks * corner**2
+    solve += 2.0 * units * d * size
+    return (prepare + (update_every - 1) * solve) / update_every, n * (blocks + d) + d * size + kept

@@ -15,7 +15,7 @@ def spd_inverse(matrices: Tensor, *, jitter: bool) -> Tensor:
     `jitter`), then in float64; the others are not touched. What still fails raises `SingularBlockError`.
     """
     factor, info = torch.linalg.cholesky_ex(matrices)
-    failed = (info != 0) | _degenerate(factor)
+    failed = (info != 0) | _degenerate(factor, matrices.dtype, jitter)
     if bool(failed.any()):
         factor[failed] = _retry(matrices[failed], jitter)
     return torch.cholesky_inverse(factor)
@@ -31,7 +31,7 @@ def _retry(matrices: Tensor, jitter: bool) -> Tensor:
         attempts = [lifted, lifted.double()]
     for attempt in attempts:
         factor, info = torch.linalg.cholesky_ex(attempt)
-        if not bool((info != 0).any() | _degenerate(factor).any()):
+        if not bool((info != 0).any() | _degenerate(factor, matrices.dtype, jitter).any()):
             result: Tensor = factor.to(matrices.dtype)
             return result
     eigenvalues = torch.linalg.eigvalsh(torch.nan_to_num(matrices.double()))
@@ -42,10 +42,14 @@ def _retry(matrices: Tensor, jitter: bool) -> Tensor:
     )
 
 
-def _degenerate(factor: Tensor) -> Tensor:
-    """Whether the smallest pivot is lost in the rounding of the largest one."""
+def _degenerate(factor: Tensor, dtype: torch.dtype, damped: bool) -> Tensor:
+    """Whether the smallest pivot is lost in the rounding of the largest one, in the dtype that the matrices came in.
+
+    Without damping a pivot of that size may be all rounding, and the bound is the safe one, with the dimension in it.
+    A damped block is regular: it is only given up when not a digit of its smallest pivot can be left.
+    """
     pivots = factor.diagonal(dim1=1, dim2=2)
     smallest, largest = pivots.amin(1), pivots.amax(1)
-    limit = (torch.finfo(factor.dtype).eps * factor.shape[-1]) ** 0.5
+    limit = (torch.finfo(dtype).eps * (1 if damped else factor.shape[-1])) ** 0.5
     lost: Tensor = ~(smallest > limit * largest)
     return lost

@@ -1,0 +1,7 @@
+"""`python -m dagfisher` is the program `dagfisher`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

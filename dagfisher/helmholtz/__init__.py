@@ -1,0 +1,8 @@
+"""Helmholtz machines and the whole family of wake-sleep algorithms."""
+
+from .algorithms import ALGORITHMS, Algorithm
+from .evaluate import Estimate, estimate
+from .machine import HelmholtzMachine
+from .train import Trainer
+
+__all__ = ["ALGORITHMS", "Algorithm", "Estimate", "HelmholtzMachine", "Trainer", "estimate"]

@@ -1,0 +1,223 @@
+"""Trainer: one algorithm on one machine, a minibatch or many epochs at a time, resumable at any step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..datasets import Dataset
+from ..errors import CheckpointError, SettingError
+from ..optim import DAGNaturalGradient
+from .algorithms import Algorithm, algorithm_named
+from .machine import HelmholtzMachine, log_mean_exp
+from .objectives import (
+    Terms,
+    Wake,
+    generative_terms,
+    observe_generative,
+    recognition_terms,
+    sleep_terms,
+    wake,
+)
+
+
+class Trainer:
+    """Trains a machine by one of the algorithms of `dagfisher.helmholtz.ALGORITHMS`.
+
+    Args:
+        machine: is trained in place.
+        algorithm: ``"ws"``, ``"rws"``, ``"bihm"``, ``"reinforce"``, ``"nws"``, ``"nrws"``, ``"dnrws"``, ``"nbihm"``.
+        lr, damping, update_every: of the optimizer; the algorithm's own defaults if not given.
+        samples: S, draws of q(h|x) per example.
+        seed: of every draw that the trainer makes.
+        baseline: subtract the mean weight 1/S from the wake weights of q (no change of expectation, less variance).
+        fisher: estimate the Fisher of p from ``"wake"`` samples with their weights, or from ``"dream"`` samples.
+        sleep_steps: sleep updates per wake update (sleep-well); each after the first is a step of its own.
+        sleep_scale: multiplies the sleep gradient (rescaled-sleep).
+        optimizer: a callable of param groups (p first, q second) that makes the optimizer instead of the default one,
+            for example ``lambda groups: torch.optim.Adam(groups, lr=1e-3)``.
+        settings: further keyword arguments of :class:`dagfisher.DAGNaturalGradient`, for natural algorithms, or of
+            ``torch.optim.SGD``, for plain ones.
+    """
+
+    def __init__(
+        self,
+        machine: HelmholtzMachine,
+        algorithm: str = "nrws",
+        *,
+        lr: float | None = None,
+        damping: float | None = None,
+        update_every: int | None = None,
+        samples: int = 10,
+        seed: int = 0,
+        baseline: bool = True,
+        fisher: str = "wake",
+        sleep_steps: int = 1,
+        sleep_scale: float = 1.0,
+        optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.machine = machine
+        self.algorithm: Algorithm = algorithm_named(algorithm)
+        _check(self.algorithm, samples, fisher, sleep_steps, sleep_scale)
+        self.samples = samples
+        self.seed = seed
+        self.baseline = baseline
+        self.fisher = fisher
+        self.sleep_steps = sleep_steps
+        self.sleep_scale = sleep_scale
+        self.generator = torch.Generator(device=machine.prior.bias.device).manual_seed(seed)
+        self.epoch = 0
+        self.batch = 0
+        self.optimizer = self._make_optimizer(optimizer, lr, damping, update_every, settings)
+
+    def _make_optimizer(
+        self,
+        given: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None,
+        lr: float | None,
+        damping: float | None,
+        update_every: int | None,
+        settings: dict[str, Any],
+    ) -> torch.optim.Optimizer:
+        groups: list[dict[str, Any]] = [
+            {"params": self.machine.generative_parameters()},
+            {"params": self.machine.recognition_parameters()},
+        ]
+        if given is not None:
+            return given(groups)
+        chosen = self.algorithm
+        rate = chosen.lr if lr is None else lr
+        if chosen.solver is None:
+            if damping is not None or update_every is not None:
+                raise SettingError(
+                    f"{chosen.name} is a plain algorithm: damping and update_every belong to n{chosen.name}."
+                )
+            return torch.optim.SGD(groups, lr=rate, **settings)
+        return DAGNaturalGradient(
+            groups,
+            lr=rate,
+            damping=chosen.damping if damping is None else damping,
+            update_every=chosen.update_every if update_every is None else update_every,
+            **{"solver": chosen.solver, **settings},
+        )
+
+    def step(self, x: Tensor) -> Tensor:
+        """One minibatch, (B, pixels) in {0, 1}; gives the batch's mean of log p(x) as its S samples estimate it."""
+        encoded = self.machine.encode(x)
+        self.optimizer.zero_grad()
+        state = wake(self.machine, encoded, self.samples, self.generator)
+        terms = Terms()
+        weights = self._weights(state)
+        generative_terms(self.machine, state, weights, terms)
+        if self.fisher == "wake":
+            observe_generative(self.machine, state, weights)
+        share = 0.5 if self.algorithm.recognition == "both" else 1.0
+        if self.algorithm.recognition != "sleep":
+            recognition_terms(self.machine, state, share * self._coefficients(state, weights), terms)
+        if self.algorithm.sleeps or self.fisher == "dream":
+            self._sleep(state, share, terms, observe_dreams=self.fisher == "dream")
+        terms.backward()
+        self.optimizer.step()
+        for _ in range(self.sleep_steps - 1):
+            self._sleep_step(state, share)
+        return log_mean_exp(state.log_ratio, 0).mean()
+
+    def _weights(self, state: Wake) -> Tensor:
+        """The weights of the generative update, (S, B), which sum to 1."""
+        batch = state.x.shape[0]
+        if self.algorithm.weights == "uniform":
+            return torch.full_like(state.log_p, 1 / state.log_p.numel())
+        power = 0.5 if self.algorithm.weights == "root" else 1.0
+        return torch.softmax(power * state.log_ratio, dim=0).div_(batch)
+
+    def _coefficients(self, state: Wake, weights: Tensor) -> Tensor:
+        """The coefficients of log q(h|x) in the recognition update by wake samples, (S, B)."""
+        if self.algorithm.recognition == "reinforce":
+            signal = state.log_ratio
+            others = (signal.sum(0) - signal) / (self.samples - 1)
+            return (signal - others) / signal.numel()
+        return weights - 1 / weights.numel() if self.baseline else weights
+
+    def _sleep(self, state: Wake, share: float, terms: Terms, *, observe_dreams: bool) -> None:
+        dreams = state.log_p.numel()
+        coefficient = share * self.sleep_scale if self.algorithm.sleeps else 0.0
+        sleep_terms(self.machine, dreams, coefficient, terms, self.generator, observe_dreams=observe_dreams)
+
+    def _sleep_step(self, state: Wake, share: float) -> None:
+        """A sleep update of its own; the Fisher of q still comes from this minibatch's wake samples."""
+        self.optimizer.zero_grad()
+        for layer, parents in zip(self.machine.recognition_layers(), [state.x, *state.hidden[:-1]], strict=True):
+            layer(parents)
+        terms = Terms()
+        self._sleep(state, share, terms, observe_dreams=False)
+        terms.backward()
+        self.optimizer.step()
+
+    def fit(
+        self,
+        data: Dataset,
+        epochs: int,
+        *,
+        batch_size: int = 32,
+        on_step: Callable[[Tensor], None] | None = None,
+        on_epoch: Callable[[int, float], None] | None = None,
+    ) -> None:
+        """Train until `epochs` epochs are done in all, from wherever the trainer stands.
+
+        `on_step` is given the minibatch's log-likelihood estimate as a tensor, `on_epoch` the number of epochs done
+        and the mean of those estimates over the epoch (or over what was left of it after a resume).
+        """
+        while self.epoch < epochs:
+            total, count = None, 0
+            for x in data.batches(batch_size, seed=self.seed, epoch=self.epoch, start=self.batch):
+                value = self.step(x)
+                total = value.clone() if total is None else total.add_(value)
+                count += 1
+                self.batch += 1
+                if on_step is not None:
+                    on_step(value)
+            self.epoch += 1
+            self.batch = 0
+            if on_epoch is not None:
+                on_epoch(self.epoch, float("nan") if total is None else float(total) / count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs to continue exactly: plain tensors and numbers."""
+        return {
+            "machine": self.machine.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "algorithm": self.algorithm.name,
+            "epoch": self.epoch,
+            "batch": self.batch,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the saved trainer stood."""
+        if state.get("algorithm") != self.algorithm.name:
+            raise CheckpointError(
+                f"the checkpoint is of algorithm {state.get('algorithm')!r}, this trainer of {self.algorithm.name!r}."
+            )
+        try:
+            self.machine.load_state_dict(state["machine"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.generator.set_state(state["generator"].cpu())
+            self.epoch, self.batch = state["epoch"], state["batch"]
+        except (KeyError, RuntimeError) as error:
+            raise CheckpointError(f"the checkpoint does not fit this trainer: {error}") from None
+
+
+def _check(algorithm: Algorithm, samples: int, fisher: str, sleep_steps: int, sleep_scale: float) -> None:
+    """Raise a sentence for the first setting that cannot be."""
+    least = 2 if algorithm.recognition == "reinforce" else 1
+    if samples < least:
+        raise SettingError(f"{algorithm.name} needs at least {least} samples, not {samples}.")
+    if fisher not in ("wake", "dream"):
+        raise SettingError(f"fisher must be 'wake' or 'dream', not {fisher!r}.")
+    if sleep_steps < 1 or not sleep_scale > 0:
+        raise SettingError("sleep_steps must be at least 1 and sleep_scale positive.")
+    if not algorithm.sleeps and (sleep_steps != 1 or sleep_scale != 1):
+        raise SettingError(f"{algorithm.name} does not sleep; sleep_steps and sleep_scale have no meaning for it.")

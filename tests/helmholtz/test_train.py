@@ -1,0 +1,171 @@
+"""The trainer: whose samples feed which Fisher, what the settings do, and exact continuation."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from dagfisher import DAGNaturalGradient, datasets
+from dagfisher.errors import CheckpointError, SettingError, ShapeError
+from dagfisher.helmholtz import HelmholtzMachine, Trainer
+from dagfisher.helmholtz import train as train_module
+from dagfisher.helmholtz.objectives import Wake
+
+from .enumeration import tiny_machine
+
+X = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
+
+
+def keep_wake(monkeypatch: pytest.MonkeyPatch) -> list[Wake]:
+    """Every wake phase from now on."""
+    seen: list[Wake] = []
+    real = train_module.wake
+
+    def watch(*args: object) -> Wake:
+        seen.append(real(*args))  # type: ignore[arg-type]
+        return seen[-1]
+
+    monkeypatch.setattr(train_module, "wake", watch)
+    return seen
+
+
+def undamped(optimizer: DAGNaturalGradient, p: Tensor, alpha: float) -> Tensor:
+    blocks = optimizer.fisher_blocks(p) * (1 + alpha)
+    return blocks - alpha * torch.eye(blocks.shape[1], dtype=blocks.dtype)
+
+
+def test_the_fisher_of_q_is_of_wake_samples_with_equal_weights_and_serves_both_updates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = tiny_machine((-1.0, 1.0))
+    seen = keep_wake(monkeypatch)
+    trainer = Trainer(machine, "nrws", lr=0.0, samples=5, damping=0.3, solver="dense", update_every=10)
+    trainer.step(X)
+    state = seen[0]
+    for i, layer in enumerate(machine.recognition):
+        parents = machine.encode(X) if i == 0 else state.hidden[i - 1]
+        u = torch.cat([parents, torch.ones(len(parents), 1, dtype=torch.float64)], 1)
+        rho = torch.sigmoid(u @ torch.cat([layer.weight, layer.bias[:, None]], 1).T).detach()
+        wanted = torch.einsum("nj,nd,ne->jde", rho * (1 - rho), u, u) / len(u)
+        torch.testing.assert_close(undamped(trainer.optimizer, layer.weight, 0.3), wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ["nrws", "nbihm", "nws"])
+def test_the_fisher_of_p_is_of_wake_samples_with_their_weights(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = tiny_machine((0.0, 1.0))
+    seen = keep_wake(monkeypatch)
+    trainer = Trainer(machine, algorithm, lr=0.0, samples=5, damping=0.3, solver="dense", update_every=10)
+    trainer.step(X)
+    state = seen[0]
+    power = {"nrws": 1.0, "nbihm": 0.5, "nws": 0.0}[algorithm]
+    weights = torch.softmax(power * (state.log_p - state.log_q), 0).reshape(-1, 1) / len(X)
+    for layer, parents in zip(machine.generative, state.hidden, strict=True):
+        u = torch.cat([parents, torch.ones(len(parents), 1, dtype=torch.float64)], 1)
+        rho = torch.sigmoid(u @ torch.cat([layer.weight, layer.bias[:, None]], 1).T).detach()
+        wanted = torch.einsum("nj,nd,ne->jde", weights * rho * (1 - rho), u, u)
+        torch.testing.assert_close(undamped(trainer.optimizer, layer.weight, 0.3), wanted, rtol=1e-9, atol=1e-9)
+    rho = torch.sigmoid(machine.prior.bias.detach())
+    found = undamped(trainer.optimizer, machine.prior.bias, 0.3).flatten()
+    torch.testing.assert_close(found, rho * (1 - rho), rtol=1e-9, atol=1e-9)
+
+
+def test_the_fisher_of_p_can_be_of_dreams() -> None:
+    machine = tiny_machine((0.0, 1.0), (3, 2))
+    trainer = Trainer(machine, "nrws", lr=0.0, samples=20_000, damping=0.3, solver="dense", fisher="dream")
+    trainer.step(X)
+    layer = machine.generative[0]
+    prior = torch.distributions.Bernoulli(logits=machine.prior.bias.detach())
+    hidden = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 2)
+    weights = prior.log_prob(hidden).sum(1).exp()
+    u = torch.cat([hidden, torch.ones(4, 1, dtype=torch.float64)], 1)
+    rho = torch.sigmoid(u @ torch.cat([layer.weight, layer.bias[:, None]], 1).T).detach()
+    wanted = torch.einsum("n,nj,nd,ne->jde", weights, rho * (1 - rho), u, u)
+    found = undamped(trainer.optimizer, layer.weight, 0.3)
+    torch.testing.assert_close(found, wanted, rtol=0.05, atol=2e-3)
+
+
+def test_rescaled_sleep_multiplies_the_sleep_gradient() -> None:
+    grads = []
+    for scale in (1.0, 3.0):
+        machine = tiny_machine((-1.0, 1.0))
+        Trainer(machine, "ws", lr=0.0, samples=4, seed=1, sleep_scale=scale).step(X)
+        grads.append([p.grad.clone() for p in machine.recognition_parameters()])
+    for one, three in zip(*grads, strict=True):
+        torch.testing.assert_close(three, 3 * one)
+
+
+@pytest.mark.parametrize("algorithm", ["ws", "nrws"])
+def test_sleep_well_takes_more_steps_of_q_and_one_of_p(algorithm: str) -> None:
+    once, thrice = tiny_machine((-1.0, 1.0)), tiny_machine((-1.0, 1.0))
+    start = copy.deepcopy(once)
+    Trainer(once, algorithm, lr=0.1, samples=4, seed=1).step(X)
+    Trainer(thrice, algorithm, lr=0.1, samples=4, seed=1, sleep_steps=3).step(X)
+    for a, b in zip(once.generative_parameters(), thrice.generative_parameters(), strict=True):
+        assert torch.equal(a, b)
+    for a, b, c in zip(
+        once.recognition_parameters(), thrice.recognition_parameters(), start.recognition_parameters(), strict=True
+    ):
+        assert not torch.equal(a, b)
+        assert not torch.equal(a, c)
+
+
+def test_any_optimizer_can_stand_in() -> None:
+    machine = tiny_machine((-1.0, 1.0))
+    reference = tiny_machine((-1.0, 1.0))
+    trainer = Trainer(machine, "rws", samples=4, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1))
+    trainer.step(X)
+    Trainer(reference, "rws", samples=4, lr=0.1).step(X)
+    for a, b in zip(machine.parameters(), reference.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("algorithm", ["rws", "nrws", "nbihm"])
+def test_a_trainer_continues_bit_for_bit_in_the_middle_of_an_epoch(algorithm: str) -> None:
+    data = datasets.load("three-by-three")
+
+    def fresh() -> Trainer:
+        torch.manual_seed(0)
+        machine = HelmholtzMachine([9, 6, 1], states=(0, 1))
+        extra = {"update_every": 7} if algorithm.startswith("n") else {}
+        return Trainer(machine, algorithm, samples=3, seed=4, **extra)
+
+    whole = fresh()
+    whole.fit(data, 2, batch_size=64)
+
+    class Stop(Exception):
+        pass
+
+    def stop_later(value: Tensor) -> None:
+        if broken.epoch == 1 and broken.batch == 10:
+            raise Stop
+
+    broken = fresh()
+    with pytest.raises(Stop):
+        broken.fit(data, 2, batch_size=64, on_step=stop_later)
+    resumed = fresh()
+    resumed.load_state_dict(broken.state_dict())
+    resumed.fit(data, 2, batch_size=64)
+    for a, b in zip(whole.machine.parameters(), resumed.machine.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_impossible_settings_are_refused() -> None:
+    machine = tiny_machine((-1.0, 1.0))
+    for settings, words in [
+        ({"algorithm": "sgd"}, "unknown algorithm"),
+        ({"algorithm": "rws", "damping": 0.1}, "plain algorithm"),
+        ({"algorithm": "bihm", "sleep_steps": 2}, "does not sleep"),
+        ({"algorithm": "reinforce", "samples": 1}, "at least 2"),
+        ({"algorithm": "nrws", "fisher": "noon"}, "'wake' or 'dream'"),
+    ]:
+        with pytest.raises(SettingError, match=words):
+            Trainer(machine, **settings)
+    with pytest.raises(ShapeError, match="3 visible"):
+        Trainer(machine, "rws").step(torch.zeros(2, 4))
+    with pytest.raises(CheckpointError, match="algorithm"):
+        Trainer(machine, "rws").load_state_dict(Trainer(machine, "ws").state_dict())
