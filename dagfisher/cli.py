@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import json
 import os
 import shlex
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 import torch
 
 from . import __version__, datasets, plots
-from .console import watch
+from .console import program, watch
 from .datasets import DataError
 from .errors import DagFisherError, MissingExtraError, SettingError
 from .helmholtz.algorithms import ALGORITHMS
@@ -76,7 +77,7 @@ def _parser() -> Parser:
 
     evaluate = command("evaluate", _evaluate, "Estimate the log-likelihood of a run's machine.")
     _add_run(evaluate)
-    evaluate.add_argument("--samples", type=_positive, default=1000, help="per example (1000; 10000 for reported figures)")
+    evaluate.add_argument("--samples", type=_positive, default=1000, help="per example (1000; papers report 10000)")
     evaluate.add_argument("--examples", type=_positive, help="how many of the split, from its start (all)")
     evaluate.add_argument("--split", choices=("train", "valid", "test"), default="test", help="(test)")
     evaluate.add_argument("--json", action="store_true", help="print JSON")
@@ -141,19 +142,14 @@ def _png(text: str) -> Path:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        import tomllib
+        toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError:
-        try:
-            import tomli as tomllib
-        except ImportError:
-            raise MissingExtraError(
-                "TOML files need Python 3.11, or the package tomli on Python 3.10; "
-                "install it with pip install 'dagfisher[examples]'."
-            ) from None
+        raise MissingExtraError(
+            "on Python 3.10, TOML files need the package tomli; install it with pip install 'dagfisher[examples]'."
+        ) from None
     try:
-        with open(path, "rb") as file:
-            values = tomllib.load(file)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        values = toml.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise SettingError(f"{path} is not a TOML file: {error}.") from None
     try:
         return Settings.convert({name.replace("-", "_"): value for name, value in values.items()})
@@ -177,10 +173,10 @@ def _train(options: argparse.Namespace) -> int:
         print(f"{out} has done its {run.settings.epochs} epochs; give more --epochs to go on.")
         return 0
     if not watch(run, tensorboard=options.tensorboard):
-        again = f"dagfisher train --resume --out {shlex.quote(str(out))}"
+        again = f"{program()} train --resume --out {shlex.quote(str(out))}"
         print(f"stopped after step {run.steps} (epoch {run.steps / run.batches:.2f}); continue with: {again}")
         return INTERRUPTED
-    print(f"{out} is done; dagfisher evaluate {shlex.quote(str(out))} --samples 10000 gives its final figure.")
+    print(f"{out} is done; for its final figure: {program()} evaluate {shlex.quote(str(out))} --samples 10000")
     return 0
 
 
@@ -242,7 +238,7 @@ def _reconstruct(options: argparse.Namespace) -> int:
     run = _open(options)
     depth = options.depth or len(run.settings.layers)
     if depth > len(run.settings.layers):
-        raise SettingError(f"depth must be at most {len(run.settings.layers)}, the number of hidden layers, not {depth}.")
+        raise SettingError(f"depth must be at most {len(run.settings.layers)}, the hidden layers, not {depth}.")
     x = run.data.evaluation(options.split)[: options.number]
     made = run.machine.reconstruct(x, depth=depth, generator=run.settings.stream(f"reconstructions {options.seed}"))
     layer = "the top layer" if depth == len(run.settings.layers) else f"hidden layer {depth}"
@@ -271,7 +267,8 @@ def _compare(options: argparse.Namespace) -> int:
         last = rows[-1]
         scale = f"{settings.eval_examples:,} × {settings.eval_samples:,}"
         figure = f"{last.test_log_likelihood:.2f} ± {last.test_standard_error:.2f}"
-        lines.append([str(folder), settings.algorithm, f"{settings.lr:g}", f"{last.epoch:.4g}", f"{last.seconds:.1f}", scale, figure])
+        name, rate = settings.algorithm, f"{settings.lr:g}"
+        lines.append([str(folder), name, rate, f"{last.epoch:.4g}", f"{last.seconds:.1f}", scale, figure])
     header = ["run", "algorithm", "lr", "epochs", "seconds", "examples × samples", f"test log-likelihood, {labels[0]}"]
     print(table(header, lines))
     names = [settings.algorithm for _, settings, _ in found]

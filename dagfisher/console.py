@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import shlex
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,41 +21,66 @@ from .progress import Bar, warn
 REDRAW_SECONDS = 60.0
 
 
-def watch(run: Run, *, seconds: float = math.inf, tensorboard: bool = False, redraw: bool = True) -> bool:
-    """Train a run to its end, or for so many seconds of training; whether it was left to itself (no Ctrl-C)."""
-    report = board(run) if tensorboard else None
-    drawn = time.monotonic()
-    with stoppable() as stop, Bar(_amount(run, seconds), run.settings.algorithm, initial=run.steps) as bar:
-        before = run.seconds if seconds < math.inf else float(run.steps)
+def watch(
+    run: Run,
+    *,
+    seconds: float | None = None,
+    wall: float = math.inf,
+    tensorboard: bool = False,
+    pictures: bool = True,
+) -> bool:
+    """Train a run to its end, or for some `seconds` of training; False if Ctrl-C ended it.
+
+    `wall` bounds the seconds that pass here, evaluations included.
+    """
+    send = board(run) if tensorboard else None
+    began = drawn = time.monotonic()
+
+    def done() -> float:
+        return float(run.steps) if seconds is None else run.seconds
+
+    def enough() -> bool:
+        return (seconds is not None and run.seconds >= seconds) or time.monotonic() - began >= wall
+
+    total = run.settings.epochs * run.batches if seconds is None else seconds
+    with stoppable() as stop, Bar(total, run.settings.algorithm, initial=done()) as bar:
+        shown = done()
 
         def on_step(run: Run) -> None:
-            nonlocal before
-            now = run.seconds if seconds < math.inf else float(run.steps)
+            nonlocal shown
             if run.steps % 10 == 0:
-                bar.update(now - before, f"epoch {run.steps / run.batches:.2f}")
-                before = now
+                bar.update(done() - shown, f", epoch {run.steps / run.batches:.2f}")
+                shown = done()
 
         def on_row(row: Row) -> None:
             nonlocal drawn
             bar.line(describe(run, row))
-            if report is not None:
-                report(row)
-            if redraw and time.monotonic() - drawn > REDRAW_SECONDS:
+            if send is not None:
+                send(row)
+            if pictures and time.monotonic() - drawn > REDRAW_SECONDS:
                 draw(run)
                 drawn = time.monotonic()
 
-        run.train(seconds=seconds, on_step=on_step, on_row=on_row, stop=stop)
-        stopped = stop() and not run.finished
-    if redraw:
+        run.train(enough=enough, stop=stop, on_step=on_step, on_row=on_row)
+        interrupted = stop() and not run.finished
+    if pictures:
         draw(run)
-    return not stopped
+    return not interrupted
+
+
+def program() -> str:
+    """How this program was called, for a line that the user may copy."""
+    if shutil.which("dagfisher") is not None:
+        return "dagfisher"
+    called = Path(sys.argv[0])
+    return shlex.quote(str(called)) if called.stem == "dagfisher" else "python -m dagfisher"
 
 
 def describe(run: Run, row: Row) -> str:
     """The line of an epoch."""
     parts = [
         f"{run.settings.algorithm} {row.data}",
-        f"epoch {row.epoch:g}/{run.settings.epochs}" if row.epoch.is_integer() else f"epoch {row.epoch:.2f}",
+        f"epoch {row.epoch:.0f}" if row.steps % run.batches == 0 else f"epoch {row.epoch:.2f}",
         f"{row.seconds:.1f} s",
         f"train {row.train_log_likelihood:.2f}",
         f"valid {row.valid_log_likelihood:.2f}",
@@ -81,7 +109,7 @@ def board(run: Run) -> Callable[[Row], None]:
             "TensorBoard is not installed; install it with pip install 'dagfisher[tensorboard]'."
         ) from None
     folder = Path(run.folder) / "tensorboard"
-    writer: Any = SummaryWriter(str(folder), purge_step=run.steps + 1)  # type: ignore[no-untyped-call]
+    writer: Any = SummaryWriter(str(folder), purge_step=run.steps + 1)
 
     def send(row: Row) -> None:
         for split in ("train", "valid", "test"):
@@ -110,8 +138,3 @@ def stoppable() -> Iterator[Callable[[], bool]]:
         yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def _amount(run: Run, seconds: float) -> float:
-    """What the bar counts to: steps, or seconds of training if those are what ends it."""
-    return seconds if seconds < math.inf else run.settings.epochs * run.batches

@@ -164,7 +164,8 @@ def layer_name(declaration: Declaration) -> str:
     """The qualified name of the layer in the largest model that holds it, in quotes; for messages."""
     module = declaration.module
     best, size = "", 0
-    for candidate in [o for o in gc.get_objects() if issubclass(type(o), nn.Module)]:
+    # A module whose __init__ never finished has no children to look through.
+    for candidate in [o for o in gc.get_objects() if issubclass(type(o), nn.Module) and "_modules" in o.__dict__]:
         for name, child in candidate.named_modules():
             if child is module and name:
                 count = sum(1 for _ in candidate.modules())

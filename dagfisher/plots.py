@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, FAINT = "#222222", "#dddddd"
 GRID_SIDE = 8
+TILE_GAP = 6
 
 
 class Curve(NamedTuple):
@@ -45,7 +47,7 @@ def run_curve(label: str, rows: Sequence[Row]) -> Curve:
 
 def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, quantity: str) -> None:
     """Write a picture of the curves against epochs, and against seconds of training, side by side."""
-    figure = _figure(10, 4.3)
+    figure = _figure(10, 4.5)
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, name in ((left, "epochs"), (right, "seconds of training")):
         for i, curve in enumerate(curves):
@@ -70,30 +72,37 @@ def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, quantity: st
 
 def draw_panels(panels: Sequence[Sequence[Panel]], shape: tuple[int, int], path: Path, *, title: str) -> None:
     """Write a picture of panels in rows and columns, each a square of images."""
-    height = 3.45 * len(panels) + 0.5
-    figure = _figure(3.3 * max(len(row) for row in panels) + 0.2, height)
-    grid = figure.subplots(len(panels), max(len(row) for row in panels), squeeze=False)
+    columns = max(len(row) for row in panels)
+    figure = _figure(3.5 * columns + 0.2, 3.8 * len(panels) + 0.5)
+    grid = figure.subplots(len(panels), columns, squeeze=False)
     for axes_row, row in zip(grid, panels, strict=True):
         for axes in axes_row:
             axes.set_axis_off()
         for axes, panel in zip(axes_row, row, strict=False):
             axes.imshow(tile(panel.images, shape), cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
             axes.set_title(panel.title, fontsize=11, color=INK)
+            axes.set_anchor("N")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
     _write(figure, path)
 
 
 def tile(images: Tensor, shape: tuple[int, int]) -> Any:
-    """Images as one array, in a square as far as they fill it, with faint lines between them."""
+    """Images, enlarged by a whole number, as one array: a square as far as they fill it, on a faint ground."""
     count = len(images)
-    columns = max(1, int(torch.tensor(count).sqrt().ceil()))
-    lines = -(-count // columns)
-    height, width = shape
-    canvas = torch.full((lines * (height + 1) + 1, columns * (width + 1) + 1), 0.18)
-    for i, image in enumerate(images.detach().float().cpu().reshape(count, height, width)):
-        top, left = (i // columns) * (height + 1) + 1, (i % columns) * (width + 1) + 1
-        canvas[top : top + height, left : left + width] = image
+    columns = max(1, math.ceil(math.sqrt(count)))
+    scale = max(1, -(-84 // max(shape)))
+    height, width = scale * shape[0] + TILE_GAP, scale * shape[1] + TILE_GAP
+    canvas = torch.full((-(-count // columns) * height + TILE_GAP, columns * width + TILE_GAP), 0.15)
+    large = images.detach().float().cpu().reshape(count, *shape).repeat_interleave(scale, 1).repeat_interleave(scale, 2)
+    for i, image in enumerate(large):
+        top, left = i // columns * height + TILE_GAP, i % columns * width + TILE_GAP
+        canvas[top : top + height - TILE_GAP, left : left + width - TILE_GAP] = image
     return canvas.numpy()
+
+
+def display(algorithm: str) -> str:
+    """The algorithm's name as papers write it."""
+    return algorithm.upper().replace("BIHM", "BiHM")
 
 
 def run_panels(run: Run) -> list[Panel]:
@@ -101,7 +110,7 @@ def run_panels(run: Run) -> list[Panel]:
     generator = run.settings.stream(f"pictures {run.steps}")
     data = run.data.evaluation("test")[: GRID_SIDE**2]
     reconstructions = run.machine.reconstruct(data, depth=len(run.settings.layers), generator=generator)
-    dreams = run.machine.sample(GRID_SIDE**2, means=True, generator=generator)
+    dreams = run.machine.sample(len(data), means=True, generator=generator)
     return [
         Panel(f"{run.data.label}, test images", data),
         Panel("reconstructions from the top layer", reconstructions),
@@ -111,7 +120,7 @@ def run_panels(run: Run) -> list[Panel]:
 
 def draw_run(run: Run) -> None:
     """Write curves.png and samples.png of a run."""
-    name = f"{run.settings.algorithm} on {run.data.label}"
+    name = f"{display(run.settings.algorithm)} on {run.data.label}"
     rows = run.rows
     curves = [
         _curve("test", rows, [row.test_log_likelihood for row in rows]),
@@ -141,13 +150,20 @@ def _limits(lines: Sequence[Sequence[float]]) -> tuple[float | None, float | Non
     return min(late) - 0.05 * (top - min(late)), top + 0.05 * (top - min(late))
 
 
-def _figure(width: float, height: float) -> Any:
+def require_matplotlib() -> None:
+    """Raise a sentence if pictures cannot be drawn."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401
     except ImportError:
         raise MissingExtraError(
             "pictures need matplotlib, which is not installed; install it with pip install 'dagfisher[examples]'."
         ) from None
+
+
+def _figure(width: float, height: float) -> Any:
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 

@@ -51,7 +51,7 @@ def table(header: list[str], lines: list[list[str]]) -> str:
     widths = [max(len(row[i]) for row in [header, *lines]) for i in range(len(header))]
     shown = []
     for row in [header, ["─" * width for width in widths], *lines]:
-        cells = [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        cells = [row[0].ljust(widths[0]), *(c.rjust(width) for c, width in zip(row[1:], widths[1:], strict=True))]
         shown.append("  ".join(cells).rstrip())
     return "\n".join(shown)
 

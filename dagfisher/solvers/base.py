@@ -74,17 +74,22 @@ class Solver:
 
 
 _SMALL = 64
-"""Up to so many parents, blocks are built as one matrix product with all products of two parents."""
+"""Up to so many parents, blocks are built as matrix products with all products of two parents."""
+_CHUNK = 2**22
+"""Numbers of such products in memory at once."""
 
 
 def gram_blocks(parents: Tensor, weights: Tensor, damping: float) -> Tensor:
     """αI + Uᵀ Q_j U as dense matrices, (blocks, d, d)."""
-    n, d = parents.shape
+    d, units = parents.shape[1], weights.shape[1]
     if d <= _SMALL:
-        products = (parents.unsqueeze(2) * parents.unsqueeze(1)).reshape(n, d * d)
-        blocks = (weights.T @ products).reshape(-1, d, d)
+        blocks = parents.new_zeros(units, d * d)
+        rows = max(1, _CHUNK // (d * d))
+        for u, q in zip(torch.split(parents, rows), torch.split(weights, rows), strict=True):
+            blocks.addmm_(q.T, (u.unsqueeze(2) * u.unsqueeze(1)).reshape(-1, d * d))
+        blocks = blocks.reshape(units, d, d)
     else:
-        blocks = parents.new_empty(weights.shape[1], d, d)
+        blocks = parents.new_empty(units, d, d)
         for j, q in enumerate(weights.unbind(1)):
             torch.mm(parents.T, q.unsqueeze(1) * parents, out=blocks[j])
     blocks.diagonal(dim1=1, dim2=2).add_(damping)

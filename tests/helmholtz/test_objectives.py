@@ -30,7 +30,9 @@ def monte_carlo(machine: HelmholtzMachine, algorithm: str, **settings: object) -
     trainer.step(X_BITS)
 
 
-def expected(machine: HelmholtzMachine, states: tuple[float, float], algorithm: str) -> tuple[list[Tensor], list[Tensor]]:
+def expected(
+    machine: HelmholtzMachine, states: tuple[float, float], algorithm: str
+) -> tuple[list[Tensor], list[Tensor]]:
     """The gradients of p and of q in the limit of many samples, by enumeration."""
     hidden = hidden_states(machine, states)
     p, q = machine.generative_parameters(), machine.recognition_parameters()

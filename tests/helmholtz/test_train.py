@@ -54,9 +54,7 @@ def test_the_fisher_of_q_is_of_wake_samples_with_equal_weights_and_serves_both_u
 
 
 @pytest.mark.parametrize("algorithm", ["nrws", "nbihm", "nws"])
-def test_the_fisher_of_p_is_of_wake_samples_with_their_weights(
-    algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fisher_of_p_is_of_wake_samples_with_their_weights(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = tiny_machine((0.0, 1.0))
     seen = keep_wake(monkeypatch)
     trainer = Trainer(machine, algorithm, lr=0.0, samples=5, damping=0.3, solver="dense", update_every=10)

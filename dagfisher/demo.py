@@ -1,0 +1,103 @@
+"""The demonstration: one machine, trained by RWS and by NRWS on miniMNIST for the same number of seconds."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+
+from . import plots
+from .console import program, watch
+from .helmholtz.evaluate import Estimate
+from .helmholtz.runs import Run
+from .helmholtz.settings import Settings
+from .progress import Bar, table
+
+ALGORITHMS = ("rws", "nrws")
+TRAIN_SECONDS = 50.0
+"""Of training, for each algorithm."""
+WALL_SECONDS = 62.0
+"""Of training and the evaluations on the way, for each algorithm; a crowded machine gets less training."""
+FINAL_SECONDS = 10.0
+"""Of the final evaluation, for each algorithm, about; a slow machine evaluates fewer examples."""
+FINAL_EXAMPLES, FINAL_SAMPLES = 2000, 500
+
+
+def demo(out: Path) -> int:
+    """Train, print a table, write curves.png and samples.png into a new folder, and say what to try next."""
+    plots.require_matplotlib()
+    out = unused(out)
+    print("One machine with layers 196-100-50-20-10-10, two algorithms, the same seconds of training for each.")
+    print("RWS follows plain gradients; NRWS multiplies them by the inverse of the Fisher matrix.")
+    lines, curves, panels = [], [], []
+    examples: int | None = None
+    for algorithm in ALGORITHMS:
+        name = plots.display(algorithm)
+        print(f"\n{name} for {TRAIN_SECONDS:.0f} seconds:")
+        run = Run.create(out / algorithm, demo_settings(algorithm))
+        if not watch(run, seconds=TRAIN_SECONDS, wall=WALL_SECONDS, pictures=False):
+            print(f"stopped; {run.folder} can be resumed.")
+            return 130
+        final = final_estimate(run, examples)
+        examples = len(final.log_p)
+        last = run.rows[-1]
+        figure = f"{final.mean:.2f} ± {final.standard_error:.2f}"
+        lines.append([name, f"{last.epoch:.1f}", f"{last.seconds:.0f}", figure])
+        curves.append(plots.run_curve(name, run.rows))
+        data, made, dreams = plots.run_panels(run)
+        after = f"{name}, {last.epoch:.1f} epochs"
+        made, dreams = made._replace(title=f"{after}: reconstructions"), dreams._replace(title=f"{after}: dreams")
+        panels.append([data, made, dreams])
+    label, shape = run.data.label, run.data.shape
+    print("\n" + table(["algorithm", "epochs", "seconds", f"test log-likelihood, {label}"], lines))
+    print(f"({examples:,} test images, {FINAL_SAMPLES} samples each, ± standard error; higher is better)\n")
+    title = f"{label}: the same machine, two algorithms"
+    plots.draw_curves(curves, out / "curves.png", title=title, quantity="test log-likelihood (nats)")
+    plots.draw_panels(panels, shape, out / "samples.png", title=f"{label}: what the machines remember and dream")
+    print(f"Pictures: {out / 'curves.png'} and {out / 'samples.png'}\n")
+    print(advice(out))
+    return 0
+
+
+def demo_settings(algorithm: str) -> Settings:
+    """The algorithm's defaults, evaluated often and quickly."""
+    return Settings.resolve(
+        data="mini-mnist", algorithm=algorithm, epochs=20, eval_every=391, eval_examples=500, eval_samples=50
+    )
+
+
+def final_estimate(run: Run, examples: int | None) -> Estimate:
+    """The figure of the table, from so many test images, or as many as there is time for."""
+    if examples is None:
+        began = time.perf_counter()
+        run.estimate(examples=50, samples=FINAL_SAMPLES)
+        affordable = int(FINAL_SECONDS * 50 / (time.perf_counter() - began))
+        examples = max(100, min(FINAL_EXAMPLES, affordable // 100 * 100))
+    with Bar(examples, "evaluating", unit="example") as bar:
+        return run.estimate(examples=examples, samples=FINAL_SAMPLES, progress=bar.update)
+
+
+def unused(out: Path) -> Path:
+    """The folder, or the first of its name with a number that does not exist yet."""
+    number, folder = 1, out
+    while folder.exists():
+        number += 1
+        folder = out.with_name(f"{out.name}-{number}")
+    return folder
+
+
+def advice(out: Path) -> str:
+    """What to try next."""
+    call, nrws = program(), shlex.quote(str(out / "nrws"))
+    return "\n".join(
+        [
+            "What to try next:",
+            f"  {call} train --resume --out {nrws} --epochs 20       # let it learn on",
+            f"  {call} evaluate {nrws} --samples 10000 --examples 500",
+            f"  {call} train --algorithm nrws --update-every 1 --out runs/fresh   # a fresh Fisher matrix at each step",
+            f"  {call} train --algorithm bihm --epochs 5 --out runs/bihm",
+            f"  {call} compare {shlex.quote(str(out))}/* runs/* --out runs/compare.png",
+            f"  {call} algorithms                                    # what else there is; also: data, --help",
+            "  examples/nrws_from_scratch.py                        # the whole algorithm in under 100 lines",
+        ]
+    )

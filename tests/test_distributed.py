@@ -1,0 +1,153 @@
+"""Several processes with a process group step as one process with all of their samples."""
+
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from by_hand import SOLVERS, Net, affine, array, assert_close, backward, data, loss, natural, optimizer, scaled
+from torch import Tensor, nn
+
+import dagfisher
+from dagfisher import sample_weights
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without torch.distributed")
+
+WORLD, LR, STEPS = 2, 0.01, 4
+WEIGHTS = torch.arange(1.0, 9.0, dtype=torch.float64)
+
+
+def share(x: Tensor, rank: int) -> list[Tensor]:
+    """The batches of one process: rank 0 has two of 2 and 3 samples, rank 1 has one of 3."""
+    return list(x[:5].split([2, 3])) if rank == 0 else [x[5:]]
+
+
+class Heads(nn.Module):
+    """A Gaussian layer with two heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.mean, self.scale = nn.Linear(4, 2).double(), nn.Linear(4, 2).double()
+        dagfisher.declare_gaussian(mean=self.mean, log_std=self.scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.mean(x), self.scale(x)], dim=-1)
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], bool]] = {
+    **{solver: (Net, {"solver": solver, "tolerance": 1e-13}, False) for solver in SOLVERS},
+    "weighted": (Net, {}, True),
+    "reused": (Net, {"update_every": 3, "momentum": 0.9}, False),
+    "heads": (Heads, {}, False),
+}
+
+
+def train(model: nn.Module, opt: torch.optim.Optimizer, rank: int | None, weighted: bool) -> None:
+    """Steps on the samples of one process with the gradient of all, or on all samples if there is one process."""
+    for step in range(STEPS):
+        x = data(8, 4, seed=step)
+        opt.zero_grad()
+        pairs = [(x, WEIGHTS)] if rank is None else zip(share(x, rank), share(WEIGHTS, rank), strict=True)
+        for part, weights in pairs:
+            with sample_weights(weights if weighted else torch.ones(len(part))):
+                loss(model(part)).backward()
+        if rank is not None:
+            for p in model.parameters():
+                dist.all_reduce(p.grad)
+        opt.step()
+
+
+def join(rank: int, folder: str, world: int) -> None:
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world, timeout=timedelta(minutes=1)
+    )
+
+
+def work(rank: int, folder: str) -> None:
+    """One process: trains every case and saves its parameters."""
+    torch.set_num_threads(1)
+    join(rank, folder, WORLD)
+    results = {}
+    try:
+        for name, (build, settings, weighted) in CASES.items():
+            model = build()
+            opt = optimizer(model.parameters(), lr=LR, process_group=dist.group.WORLD, **settings)
+            train(model, opt, rank, weighted)
+            results[name] = model.state_dict()
+    finally:
+        dist.destroy_process_group()
+    torch.save(results, f"{folder}/{rank}.pt")
+
+
+def fail(rank: int, folder: str) -> None:
+    """A process that meets an error."""
+    raise ArithmeticError("seen by the parent")
+
+
+def run(function: Callable[[int, str], None], folder: Path, processes: int = WORLD) -> None:
+    """Run it in processes of their own; an error in any of them is an error here."""
+    mp.spawn(function, args=(str(folder),), nprocs=processes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loopback() -> Iterator[None]:
+    """Nothing leaves this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":
+            patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
+    folder = tmp_path_factory.mktemp("processes")
+    run(work, folder)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+
+
+def test_an_error_in_a_process_is_an_error_here(tmp_path: Path) -> None:
+    with pytest.raises(mp.ProcessRaisedException, match="seen by the parent"):
+        run(fail, tmp_path, processes=1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_step_as_one_with_all_samples(case: str, trained: list[dict[str, dict[str, Tensor]]]) -> None:
+    build, settings, weighted = CASES[case]
+    model, start = build(), build()
+    train(model, optimizer(model.parameters(), lr=LR, **settings), None, weighted)
+    for name, alone in model.state_dict().items():
+        first, second = (processes[case][name] for processes in trained)
+        assert torch.equal(first, second)
+        torch.testing.assert_close(first, alone, rtol=0, atol=1e-11)
+        assert (alone - start.state_dict()[name]).abs().max() > 1e-3
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[dist.ProcessGroup]:
+    """A group of this process alone."""
+    join(0, str(tmp_path), 1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_a_group_of_one_steps_by_the_formula(alone: dist.ProcessGroup) -> None:
+    net, heads, x = Net(), Heads(), data(8, 4)
+    for model in (net, heads):
+        opt = optimizer(model.parameters(), lr=LR, process_group=alone)
+        with sample_weights(WEIGHTS):
+            backward(model, opt, x)
+        if model is net:
+            expected = net.natural(x, 0.1, weights=WEIGHTS)
+        else:
+            precision = np.exp(-2 * affine(heads.scale, x))
+            expected = natural(heads.mean, x, 0.1, q=precision, weights=WEIGHTS)
+            expected |= natural(heads.scale, x, 0.1, q=np.full((8, 2), 2.0), weights=WEIGHTS)
+        vectors = {p: LR * array(v) for p, v in opt.natural_gradient().items()}
+        assert_close(vectors, scaled(LR, expected))
