@@ -188,7 +188,7 @@ def _holds(value: float, least: float, row: Row) -> bool:
 
 def synthetic(n: int, d: int, l: int, concentrated: bool, seed: int = 0) -> LayerProblem:
     """A layer like a trained one: correlated parents of ±1, units from active to saturated, and sample weights that
-    are equal or concentrated on about a tenth of the samples."""
+    are equal, or concentrated on about one of every ten samples, as importance weights are."""
     g = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -203,7 +203,9 @@ def synthetic(n: int, d: int, l: int, concentrated: bool, seed: int = 0) -> Laye
 
     loadings = normal(16, d - 1) / 2
     maps, biases = normal(d, l) * (2 / d**0.5), -8 * torch.rand(l, generator=g)
-    samples = torch.softmax(2.2 * normal(n), 0) if concentrated else torch.full((n,), 1 / n)
+    spread = 6.0 if concentrated else 0.0
+    samples = torch.softmax(spread * normal(-(-n // 10), 10), 1).flatten()[:n]
+    samples = samples / samples.sum()
     parents, weights, own = gradient(samples)
     later = gradient(samples)[2]
     name = "concentrated" if concentrated else "equal"
@@ -286,7 +288,7 @@ def main() -> None:
         data = datasets.load("mini-mnist")
         problem = extract(train(data, (40, 20), 60), data, ("generative.1",))[0]
         centre = {"n": 32, "d": 32, "l": 32}
-        steps = (16, 32, 64)
+        steps: tuple[int, ...] = (16, 32, 64)
     else:
         try:
             problem = mnist_problems()[0]
@@ -294,7 +296,7 @@ def main() -> None:
             sys.exit(f"{error} To use your own copy of MNIST, set DAGFISHER_DATA to the folder that holds mnist/.")
         centre = {"n": 256, "d": 256, "l": 256}
         steps = (128, 256, 512, 1024)
-    print(f"{problem.describe()}\n{options.threads} threads, torch {torch.__version__}, float32")
+    print(f"{problem.describe()}\nthreads: {options.threads}, torch {torch.__version__}, float32")
     tolerance = choose_tolerance(problem)
     print(f"conjugate: tolerance {tolerance:g}, the loosest tried with an error of at most {WANTED_ERROR:g}")
     rows = measure(problem, contenders(tolerance), options.repeats, 60.0)

@@ -16,32 +16,44 @@ def draw(result: dict[str, Any], path: Path) -> None:
     """Write the picture."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 11.5), layout="constrained", facecolor="white")
-    grid = figure.subplots(3, 3, sharey="row", gridspec_kw={"height_ratios": (0.95, 1, 1)})
-    _trained(grid[0], result)
+    figure: Any = Figure(figsize=(12, 11.5), layout="constrained", facecolor="white")
+    top, bottom = figure.subfigures(2, 1, height_ratios=(1, 2.1), hspace=0.03)
+    bars = top.subplots(1, 3, sharey=True)
+    _trained(bars, result)
+    shape = result["problem"]
+    threads = f"{result['threads']} thread" + ("s" if result["threads"] > 1 else "")
+    _heading(
+        top,
+        f"Natural gradients of a trained layer: l = {shape['l']} units, d = {shape['d']} parents, "
+        f"n = {shape['n']} samples ({threads}, logarithmic axes)",
+    )
+    lines = bottom.subplots(2, 3, sharey="row", sharex="col")
     rows, centre = result["sweep"]["rows"], result["sweep"]["centre"]
-    for line, (quantity, name) in zip(
-        grid[1:], (("fresh_ms", "fresh, ms"), ("reused_ms", "reused, ms")), strict=True
-    ):
+    for line, (quantity, name) in zip(lines, (("fresh_ms", "fresh, ms"), ("reused_ms", "reused, ms")), strict=True):
         for axes, axis in zip(line, "ndl", strict=True):
             _growth(axes, [r for r in rows if r["place"]["axis"] == axis], quantity)
-            others = ", ".join(f"{k} = {v}" for k, v in centre.items() if k != axis)
-            axes.set_title(f"{others}", fontsize=10, color=INK)
-            axes.set_xlabel(AXES[axis], color=INK)
         line[0].set_ylabel(name, color=INK)
-    handles, labels = grid[1, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    for axes in grid.flat:
+    for upper, lower, axis in zip(*lines, "ndl", strict=True):
+        others = ", ".join(f"{k} = {v}" for k, v in centre.items() if k != axis)
+        upper.set_title(others, fontsize=10, color=INK)
+        lower.set_xlabel(AXES[axis], color=INK)
+    _heading(bottom, "Growth of the cost with the sizes of a synthetic layer")
+    handles, labels = lines[0, 0].get_legend_handles_labels()
+    bottom.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    for axes in (*bars, *lines.flat):
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(colors=INK, which="both")
         axes.set_axisbelow(True)
     figure.savefig(path, dpi=130)
 
 
+def _heading(figure: Any, text: str) -> None:
+    figure.suptitle(text, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+
+
 def _trained(line: Any, result: dict[str, Any]) -> None:
     """Bars of the trained layer's times and bytes, one solver per line."""
     rows = [r for name in reversed(ORDER) for r in result["trained_layer"] if r["solver"] == name]
-    shape = result["problem"]
     panels = (
         ("fresh_ms", 1.0, "fresh natural gradient, ms"),
         ("reused_ms", 1.0, "reused natural gradient, ms"),
@@ -57,13 +69,8 @@ def _trained(line: Any, result: dict[str, Any]) -> None:
         axes.set_xlabel(name, color=INK)
         axes.grid(axis="x", color=FAINT, linewidth=0.8)
     errors = [max(r["error"], r["later_error"]) for r in rows]
-    names = [f"{r['solver']}\nerror {_power(e)}" for r, e in zip(rows, errors, strict=True)]
+    names = [f"{r['solver']}\nerror {_error(e)}" for r, e in zip(rows, errors, strict=True)]
     line[0].set_yticks(range(len(rows)), names)
-    title = (
-        f"Natural gradients of a trained layer: l = {shape['l']} units, d = {shape['d']} parents, n = {shape['n']} "
-        f"samples ({result['threads']} threads)"
-    )
-    line[0].figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
 
 
 def _growth(axes: Any, rows: list[dict[str, Any]], quantity: str) -> None:
@@ -89,6 +96,8 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _power(value: float) -> str:
+def _error(value: float) -> str:
+    if value > 0.1:
+        return f"{value:.0%}"
     mantissa, exponent = f"{value:.0e}".split("e")
     return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"

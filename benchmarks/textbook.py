@@ -43,7 +43,7 @@ def exact(problem: LayerProblem) -> tuple[Tensor, Tensor]:
     both = torch.stack([problem.gradient, problem.later], 2).double()
     chunk = max(1, 2**24 // parents.shape[1] ** 2)
     parts = []
-    for q, right in zip(weights.T.split(chunk), both.split(chunk), strict=True):
+    for q, right in zip(torch.split(weights.T, chunk), torch.split(both, chunk), strict=True):
         blocks = (q.unsqueeze(2) * parents).mT @ parents
         blocks.diagonal(dim1=1, dim2=2).add_(problem.damping)
         parts.append(torch.cholesky_solve(right, torch.linalg.cholesky(blocks)))

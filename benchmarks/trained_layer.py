@@ -134,8 +134,9 @@ def _minibatch(machine: HelmholtzMachine, x: Tensor, generator: torch.Generator)
         for i, (layer, parents, predictor) in enumerate(layers):
             samples = importance.reshape(-1) if network == "generative" else torch.ones(len(parents))
             record = Record(parents, layer.family.fisher_weights(predictor.detach()), samples)
-            gradient = torch.cat([layer.weight.grad, layer.bias.grad.unsqueeze(1)], 1)  # type: ignore[union-attr, operator]
-            found[f"{network}.{i}"] = (record, gradient)
+            weight, bias = (parameter.grad for parameter in layer.parameters())
+            assert weight is not None and bias is not None
+            found[f"{network}.{i}"] = (record, torch.cat([weight, bias.unsqueeze(1)], 1))
     return found
 
 

@@ -16,6 +16,7 @@ from .errors import CheckpointError, DagFisherError, MissingStatisticsError, Set
 from .fisher import LayerFisher, Statistics, gather, require_pairs
 from .maps import from_matrix, to_matrix
 from .solvers import SOLVERS
+from .solvers.base import gram_blocks
 
 
 class BoundLayer:
@@ -60,11 +61,12 @@ class BoundLayer:
         return weight, bias
 
     def layout(self) -> list[Any]:
-        """What a prepared Fisher must fit: the trained ones of weight and bias, units, parents and dtype."""
+        """What a prepared Fisher must fit: the trained ones of weight and bias, units, parents, family and dtype."""
         weight, bias = self._trained()
         units = sum(self._sizes())
         width = (0 if weight is None else weight.numel() // max(units, 1)) + (bias is not None)
-        return [weight is not None, bias is not None, units, width, str(compute_dtype(self.declaration))]
+        family, dtype = self.declaration.family.name, str(compute_dtype(self.declaration))
+        return [weight is not None, bias is not None, units, width, family, dtype]
 
     def due(self, step: int) -> bool:
         """Whether this step refreshes the Fisher."""
@@ -101,13 +103,20 @@ class BoundLayer:
             return None
         dtype = compute_dtype(self.declaration)
         parts = [None if p is None else (torch.zeros_like(p) if p.grad is None else p.grad) for p in (weight, bias)]
-        return to_matrix(*(None if g is None else g.to(dtype) for g in parts))
+        weight_part, bias_part = (None if g is None else g.to(dtype) for g in parts)
+        if weight_part is not None:
+            weight_part = self.declaration.map.unit_major(self.declaration.module, weight_part)
+        return to_matrix(weight_part, bias_part)
 
     def split(self, matrix: Tensor) -> dict[Tensor, Tensor]:
         """The matrix as vectors of the trained parameters."""
         weight, bias = self._trained()
         trained = [p for p in (weight, bias) if p is not None]
-        return dict(zip(trained, from_matrix(matrix, weight, bias), strict=True))
+        shape = None if weight is None else self.declaration.map.unit_major(self.declaration.module, weight)
+        views = from_matrix(matrix, shape, bias)
+        if weight is not None:
+            views[0] = self.declaration.map.weight_major(self.declaration.module, views[0])
+        return dict(zip(trained, views, strict=True))
 
     def _statistics(self, process_group: dist.ProcessGroup | None) -> Statistics:
         records, precisions = self.recorder.records, self.recorder.precisions
@@ -133,7 +142,7 @@ class BoundLayer:
         """A fresh inverse Fisher from what was captured, and the natural gradient it gives; nothing is kept yet."""
         try:
             statistics = self._statistics(process_group)
-            if statistics.parents.shape[1] != gradient.shape[1]:
+            if statistics.parents.shape[-1] != gradient.shape[1]:
                 raise ShapeError("its gradient does not fit its captured parents; were its parameters replaced?")
             return LayerFisher.begin(
                 statistics,
@@ -164,12 +173,11 @@ class BoundLayer:
         except DagFisherError as error:
             raise type(error)(f"layer {self.name}: {error}") from None
         alpha = self._damping(step)
-        identity = torch.eye(statistics.parents.shape[1]).to(statistics.parents)
         parts = [
-            torch.einsum("nj,nd,ne->jde", q, statistics.parents, statistics.parents).expand(size, -1, -1)
-            for q, size in zip(statistics.weights, self._sizes(), strict=True)
+            gram_blocks(parents, q, alpha).expand(units, -1, -1)
+            for parents, q, units in statistics.segments(self._sizes())
         ]
-        return (torch.cat(parts) + alpha * identity) / (1 + alpha)
+        return torch.cat(parts) / (1 + alpha)
 
     def nbytes(self) -> int:
         """Bytes kept for the Fisher, prepared and staged."""
@@ -205,8 +213,8 @@ class BoundLayer:
             damping: float = state["damping"]
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"layer {self.name}: its saved state is damaged ({error!r}).") from None
-        if sizes != self._sizes():
-            raise CheckpointError(f"layer {self.name} has units {self._sizes()}, the checkpoint has {sizes}.")
+        if sum(sizes) != sum(self._sizes()):
+            raise CheckpointError(f"layer {self.name} has {sum(self._sizes())} units, the checkpoint {sum(sizes)}.")
         if layout[:-1] != self.layout()[:-1]:
             raise CheckpointError(
                 f"layer {self.name} trains {_described(self.layout())}, the checkpoint {_described(layout)}; "
@@ -226,6 +234,6 @@ class BoundLayer:
 
 
 def _described(layout: list[Any]) -> str:
-    weight, bias, units, width, _ = layout
+    weight, bias, units, width, family, _ = layout
     trained = " and ".join(name for name, given in (("weight", weight), ("bias", bias)) if given)
-    return f"{trained or 'nothing'} of {units} units with {width - bool(bias)} parents"
+    return f"{trained or 'nothing'} of {units} {family} units with {width - bool(bias)} parents"

@@ -31,6 +31,8 @@ class Record(NamedTuple):
     """q of each group of units; None for a Gaussian mean head, whose q comes from its scale head."""
     sample_weights: Tensor
     """One weight per row, not normalised."""
+    total: Tensor | None = None
+    """The sum of the weights over samples, where a sample has several rows; None: the rows are the samples."""
 
 
 class Recorder:
@@ -118,24 +120,39 @@ def _stage(declaration: Declaration, parents: Any, output: Tensor) -> None:
                 raise ShapeError(f"layer {layer_name(declaration)}: {error}") from None
             q = None if isinstance(family, GaussianMean) else family.fisher_weights(predictor)
             leading = declaration.map.leading(parents, output)
-            recorder.records.append(Record(rows, q, _row_weights(declaration, leading, rows)))
+            recorder.records.append(_record(declaration, rows, q, _sample_weights(declaration, leading, rows)))
         if mean_armed:
             assert mean is not None and isinstance(family, GaussianScale)
             mean.precisions.append(gaussian_precision(predictor, family.scale))
 
 
-def _row_weights(declaration: Declaration, leading: torch.Size, rows: Tensor) -> Tensor:
+def _record(
+    declaration: Declaration, rows: Tensor, q: tuple[Tensor, ...] | None, sample: Tensor
+) -> Record:
+    """The record of one pass; each row carries its sample's weight, and at most `max_rows` rows stand for all."""
+    n = rows.shape[0]
+    if n == sample.shape[0]:
+        return Record(rows, q, sample)
+    weights = sample.repeat_interleave(n // sample.shape[0])
+    most = declaration.max_rows
+    if most is not None and n > most and q is not None:
+        chosen = torch.randperm(n, device=rows.device)[:most]
+        rows, q = rows[chosen], tuple(part[chosen] for part in q)
+        weights = weights[chosen] * (n / most)
+    return Record(rows, q, weights, sample.sum())
+
+
+def _sample_weights(declaration: Declaration, leading: torch.Size, rows: Tensor) -> Tensor:
     weights = _weights.get()
     if weights is None:
-        return rows.new_ones(rows.shape[0])
+        return rows.new_ones(leading.numel())
     if weights.shape != leading[: weights.dim()] or weights.dim() == 0:
         raise SampleWeightError(
             f"layer {layer_name(declaration)}: sample weights of shape {tuple(weights.shape)} do not fit "
             f"a forward pass with samples of shape {tuple(leading)}; give one weight per sample."
         )
     weights = weights.reshape(weights.shape + (1,) * (len(leading) - weights.dim())).expand(leading).reshape(-1)
-    repeats = rows.shape[0] // max(weights.shape[0], 1)
-    return weights.repeat_interleave(repeats).to(rows, copy=True) if repeats != 1 else weights.to(rows, copy=True)
+    return weights.to(rows, copy=True)
 
 
 def compute_dtype(declaration: Declaration) -> torch.dtype:

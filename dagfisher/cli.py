@@ -89,7 +89,7 @@ def _parser() -> Parser:
     reconstruct = command("reconstruct", _reconstruct, "Draw images and what a run's machine makes of them.")
     _add_run(reconstruct)
     _add_picture(reconstruct, "reconstructions.png")
-    reconstruct.add_argument("--depth", type=_positive, help="layers to go up before coming down again (all)")
+    reconstruct.add_argument("--depth", type=_positive, default=1, help="hidden layers to go up, and down again (1)")
     reconstruct.add_argument("--split", choices=("train", "valid", "test"), default="test", help="(test)")
 
     compare = command("compare", _compare, "Compare runs in a table and a picture.")
@@ -236,19 +236,19 @@ def _sample(options: argparse.Namespace) -> int:
 
 def _reconstruct(options: argparse.Namespace) -> int:
     run = _open(options)
-    depth = options.depth or len(run.settings.layers)
-    if depth > len(run.settings.layers):
-        raise SettingError(f"depth must be at most {len(run.settings.layers)}, the hidden layers, not {depth}.")
+    if options.depth > len(run.settings.layers):
+        raise SettingError(f"depth must be at most {len(run.settings.layers)}, the hidden layers, not {options.depth}.")
     x = run.data.evaluation(options.split)[: options.number]
-    made = run.machine.reconstruct(x, depth=depth, generator=run.settings.stream(f"reconstructions {options.seed}"))
-    layer = "the top layer" if depth == len(run.settings.layers) else f"hidden layer {depth}"
-    panels = [plots.Panel(f"{options.split} images", x), plots.Panel(f"reconstructions from {layer}", made)]
+    generator = run.settings.stream(f"reconstructions {options.seed}")
+    made = run.machine.reconstruct(x, depth=options.depth, generator=generator)
+    title = f"reconstructions from hidden layer {options.depth}"
+    panels = [plots.Panel(f"{options.split} images", x), plots.Panel(title, made)]
     return _picture(options, run, "reconstructions.png", panels)
 
 
 def _picture(options: argparse.Namespace, run: Run, name: str, panels: list[plots.Panel]) -> int:
     out = options.out or options.run / name
-    title = f"{run.settings.algorithm} on {run.data.label}, epoch {run.steps / run.batches:g}"
+    title = f"{plots.display(run.settings.algorithm)} on {run.data.label}, epoch {run.steps / run.batches:g}"
     plots.draw_panels([panels], run.data.shape, out, title=title)
     print(out)
     return 0
@@ -271,9 +271,11 @@ def _compare(options: argparse.Namespace) -> int:
         lines.append([str(folder), name, rate, f"{last.epoch:.4g}", f"{last.seconds:.1f}", scale, figure])
     header = ["run", "algorithm", "lr", "epochs", "seconds", "examples × samples", f"test log-likelihood, {labels[0]}"]
     print(table(header, lines))
-    names = [settings.algorithm for _, settings, _ in found]
-    unique = len(set(names)) == len(names)
-    curves = [plots.run_curve(s.algorithm if unique else f"{s.algorithm} ({f.name})", rows) for f, s, rows in found]
+    unique = len({settings.algorithm for _, settings, _ in found}) == len(found)
+    curves = []
+    for folder, settings, rows in found:
+        name = plots.display(settings.algorithm)
+        curves.append(plots.run_curve(name if unique else f"{name} ({folder.name})", rows))
     plots.draw_curves(curves, options.out, title=labels[0], quantity="test log-likelihood (nats)")
     print(options.out)
     return 0

@@ -49,7 +49,7 @@ def watch(
         def on_step(run: Run) -> None:
             nonlocal shown
             if run.steps % 10 == 0:
-                bar.update(done() - shown, f", epoch {run.steps / run.batches:.2f}")
+                bar.update(done() - shown, f"epoch {run.steps / run.batches:.2f}")
                 shown = done()
 
         def on_row(row: Row) -> None:

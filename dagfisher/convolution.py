@@ -7,10 +7,14 @@ matrix times that row is the output. Any number of spatial dimensions, stride, p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from .errors import ShapeError
+from .maps import WeightIsUnitMajor
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
@@ -54,6 +58,54 @@ def transposed_patches(module: Transposed, x: Tensor, output: Sequence[int]) -> 
     return torch.flip(found, tuple(range(-space, 0)))
 
 
-def by_group(patches: Tensor, space: int, groups: int) -> list[Tensor]:
-    """(B, *positions, C, *kernel) as one (B·positions, C/groups·kernel) matrix per group of channels."""
-    return [part.reshape(part.shape[: space + 1].numel(), -1) for part in patches.chunk(groups, dim=1 + space)]
+class _PatchMap:
+    """What convolutions and transposed convolutions have in common: samples first, channels second, then space."""
+
+    def leading(self, parents: Any, output: Tensor) -> torch.Size:
+        return parents.shape[:1] if parents.dim() == output.dim() else torch.Size([1])
+
+    def patches(self, module: Any, x: Tensor, output: Tensor) -> Tensor:
+        """(B, *positions, C, *kernel)."""
+        raise NotImplementedError
+
+    def rows(self, module: Any, parents: Any, output: Tensor) -> Tensor:
+        space = len(module.kernel_size)
+        if parents.dim() not in (space + 1, space + 2):
+            raise ShapeError(f"parents of shape {tuple(parents.shape)} are no batch for {space} spatial dimensions.")
+        batched = parents.dim() == space + 2
+        x, y = (parents, output) if batched else (parents.unsqueeze(0), output.unsqueeze(0))
+        found = self.patches(module, x.detach(), y)
+        n = found.shape[: space + 1].numel()
+        return found.reshape(n, -1) if module.groups == 1 else found.reshape(n, module.groups, -1)
+
+    def predictors(self, module: Any, output: Tensor) -> Tensor:
+        channels = -len(module.kernel_size) - 1
+        return output.movedim(channels, -1).reshape(-1, output.shape[channels])
+
+    def parameters(self, module: Any) -> tuple[Tensor | None, Tensor | None]:
+        return module.weight, module.bias
+
+    def units(self, module: Any) -> int:
+        return int(module.out_channels)
+
+
+class ConvolutionMap(WeightIsUnitMajor, _PatchMap):
+    """`nn.Conv1d`, `nn.Conv2d`, `nn.Conv3d`: one unit per output channel, one row per sample and output position."""
+
+    def patches(self, module: Any, x: Tensor, output: Tensor) -> Tensor:
+        return convolution_patches(module, x)
+
+
+class TransposedMap(_PatchMap):
+    """`nn.ConvTranspose1d`, `2d`, `3d`: the same, with the parents that reach each output position."""
+
+    def patches(self, module: Any, x: Tensor, output: Tensor) -> Tensor:
+        return transposed_patches(module, x, output.shape[2:])
+
+    def unit_major(self, module: Any, weight: Tensor) -> Tensor:
+        grouped = weight.reshape(module.groups, -1, *weight.shape[1:]).transpose(1, 2)
+        return grouped.reshape(module.out_channels, -1, *weight.shape[2:])
+
+    def weight_major(self, module: Any, unit_major: Tensor) -> Tensor:
+        grouped = unit_major.reshape(module.groups, -1, *unit_major.shape[1:]).transpose(1, 2)
+        return grouped.reshape(module.in_channels, -1, *unit_major.shape[2:])

@@ -32,6 +32,7 @@ class Declaration:
         self.family = family
         self.map: Map = map_of(module)
         self.mean_head: Declaration | None = None
+        self.max_rows: int | None = None
         self._recorder: weakref.ref[Recorder] | None = None
         _declared.add(self)
 
@@ -55,18 +56,25 @@ class Declaration:
         return f"{layer_name(self)}: {self.family.name} on {type(self.module).__name__}"
 
 
-def declare(module: nn.Module, family: str, **settings: Any) -> nn.Module:
+def declare(module: nn.Module, family: str, *, max_rows: int | None = None, **settings: Any) -> nn.Module:
     """Declare that `module`'s output is the predictor of units of that family, and return the module.
 
     Args:
-        module: an ``nn.Linear``, or a layer that :mod:`dagfisher.nn` provides.
+        module: an ``nn.Linear``, an ``nn.Conv1d/2d/3d`` or ``nn.ConvTranspose1d/2d/3d`` (one block per output
+            channel), or a layer that :mod:`dagfisher.nn` provides.
         family: ``"bernoulli"`` (output = logits), ``"gaussian"`` (output = [mean, scale] in two halves, or the mean
             alone with a fixed ``std``), ``"poisson"`` (output = log rate), ``"categorical"`` (output = logits; the
             block used is the per-unit diagonal π(1−π) of the true one, which couples the units of a variable).
         settings: of the family: ``states=(0, 1)`` or ``(-1, 1)``; ``scale="log_std"`` or ``"log_var"``; ``std=1.0``;
             ``classes=10``.
+        max_rows: let at most so many output positions of a convolution, drawn at random, stand for all in its Fisher
+            statistics; their expectation does not change. Default: every position counts.
     """
-    return _attach(module, make_family(family, **settings))
+    if max_rows is not None and max_rows < 1:
+        raise DeclarationError(f"max_rows must be at least 1, not {max_rows}.")
+    _attach(module, make_family(family, **settings))
+    _require(module).max_rows = max_rows
+    return module
 
 
 def declare_gaussian(

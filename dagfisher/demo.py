@@ -14,8 +14,8 @@ from .helmholtz.settings import Settings
 from .progress import Bar, table
 
 ALGORITHMS = ("rws", "nrws")
-TRAIN_SECONDS = 50.0
-"""Of training, for each algorithm."""
+EPOCHS, TRAIN_SECONDS = 8, 50.0
+"""Of training, for each algorithm; whichever is reached first."""
 WALL_SECONDS = 62.0
 """Of training and the evaluations on the way, for each algorithm; a crowded machine gets less training."""
 FINAL_SECONDS = 10.0
@@ -27,13 +27,13 @@ def demo(out: Path) -> int:
     """Train, print a table, write curves.png and samples.png into a new folder, and say what to try next."""
     plots.require_matplotlib()
     out = unused(out)
-    print("One machine with layers 196-100-50-20-10-10, two algorithms, the same seconds of training for each.")
+    print(f"One machine with layers 196-100-50-20-10-10, two algorithms, {TRAIN_SECONDS:.0f} seconds of training for each.")
     print("RWS follows plain gradients; NRWS multiplies them by the inverse of the Fisher matrix.")
     lines, curves, panels = [], [], []
     examples: int | None = None
     for algorithm in ALGORITHMS:
         name = plots.display(algorithm)
-        print(f"\n{name} for {TRAIN_SECONDS:.0f} seconds:")
+        print(f"\n{name}, at most {EPOCHS} epochs:")
         run = Run.create(out / algorithm, demo_settings(algorithm))
         if not watch(run, seconds=TRAIN_SECONDS, wall=WALL_SECONDS, pictures=False):
             print(f"stopped; {run.folder} can be resumed.")
@@ -62,7 +62,7 @@ def demo(out: Path) -> int:
 def demo_settings(algorithm: str) -> Settings:
     """The algorithm's defaults, evaluated often and quickly."""
     return Settings.resolve(
-        data="mini-mnist", algorithm=algorithm, epochs=20, eval_every=391, eval_examples=500, eval_samples=50
+        data="mini-mnist", algorithm=algorithm, epochs=EPOCHS, eval_every=391, eval_examples=500, eval_samples=50
     )
 
 

@@ -15,10 +15,12 @@ def share_records(
     """Every process's records, joined, on every process; the number of samples may differ between processes."""
     rows = _gather(torch.cat([r.rows for r in records]), group)
     sample = _gather(torch.cat([r.sample_weights for r in records]).unsqueeze(1), group).squeeze(1)
+    total = torch.stack([r.sample_weights.sum() if r.total is None else r.total for r in records]).sum()
+    dist.all_reduce(total, group=group)
     if records[0].fisher_weights is None:
-        return [Record(rows, None, sample)], [_gather(torch.cat(precisions), group)]
+        return [Record(rows, None, sample, total)], [_gather(torch.cat(precisions), group)]
     groups = zip(*[r.fisher_weights for r in records if r.fisher_weights is not None], strict=True)
-    return [Record(rows, tuple(_gather(torch.cat(q), group) for q in groups), sample)], []
+    return [Record(rows, tuple(_gather(torch.cat(q), group) for q in groups), sample, total)], []
 
 
 def _gather(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -28,7 +30,7 @@ def _gather(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
     counts = [torch.empty_like(count) for _ in range(world)]
     dist.all_gather(counts, count, group=group)
     sizes = [int(c) for c in counts]
-    padded = tensor.new_zeros(max(sizes), tensor.shape[1])
+    padded = tensor.new_zeros(max(sizes), *tensor.shape[1:])
     padded[: tensor.shape[0]] = tensor
     parts = [torch.empty_like(padded) for _ in range(world)]
     dist.all_gather(parts, padded, group=group)

@@ -67,23 +67,25 @@ class Bernoulli:
         # ρ(1−ρ) = ρ(a) ρ(−a): the second form does not cancel for large a.
         return (torch.sigmoid(predictor) * torch.sigmoid(-predictor),)
 
+    @property
+    def _signed(self) -> bool:
+        return self.states[0] < 0
+
     def to_bits(self, value: Tensor) -> Tensor:
         """The states as 0 and 1."""
-        low, high = self.states
-        return (value - low) / (high - low)
+        return (value + 1) / 2 if self._signed else value
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """0 and 1 as the states."""
-        low, high = self.states
-        return bits if (low, high) == (0, 1) else bits * (high - low) + low
+        return bits * 2 - 1 if self._signed else bits
 
     def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
-        if self.states == (-1, 1):
+        if self._signed:
             return -F.softplus(-(value * predictor), threshold=40)
         return value * predictor - F.softplus(predictor, threshold=40)
 
     def score(self, value: Tensor, predictor: Tensor) -> Tensor:
-        if self.states == (-1, 1):
+        if self._signed:
             return torch.add(0.5 - torch.sigmoid(predictor), value, alpha=0.5)
         return value - torch.sigmoid(predictor)
 
@@ -92,7 +94,7 @@ class Bernoulli:
         noise = torch.empty(predictor.shape, dtype=predictor.dtype, device=predictor.device)
         noise.uniform_(generator=generator)
         bits = torch.lt(noise, torch.sigmoid(predictor.detach()), out=noise)
-        return bits if self.states == (0, 1) else bits.mul_(2).sub_(1)
+        return bits.mul_(2).sub_(1) if self._signed else bits
 
     def mean(self, predictor: Tensor) -> Tensor:
         return self.from_bits(torch.sigmoid(predictor))
@@ -223,11 +225,14 @@ class Poisson:
         return torch.exp(predictor)
 
     def entropy(self, predictor: Tensor) -> Tensor:
-        """E[−log p], summed over counts up to twelve standard deviations above the largest rate."""
-        largest = float(torch.exp(predictor.detach()).max())
-        counts = torch.arange(int(largest + 12 * math.sqrt(largest) + 30), device=predictor.device)
-        log_p = self.log_prob(counts.to(predictor.dtype), predictor.unsqueeze(-1))
-        return -(torch.exp(log_p) * log_p).sum(-1)
+        """E[−log p]: the sum over counts for rates up to 100, the expansion in 1/λ above (error below 1e-8)."""
+        log_rate = predictor.clamp(max=math.log(100.0))
+        counts = torch.arange(250, device=predictor.device, dtype=predictor.dtype)
+        log_p = self.log_prob(counts, log_rate.unsqueeze(-1))
+        small = -(torch.exp(log_p) * log_p).sum(-1)
+        inverse = torch.exp(-predictor.clamp(min=math.log(100.0)))
+        large = 0.5 * (1 + LOG_2PI + predictor) - inverse / 12 - inverse**2 / 24 - 19 * inverse**3 / 360
+        return torch.where(predictor > math.log(100.0), large, small)
 
 
 @dataclass(frozen=True)
@@ -262,7 +267,7 @@ class Categorical:
 
     def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
         """The log-probability of the class that is one; the other units of the variable contribute nothing."""
-        return value * self._log_softmax(predictor).reshape(predictor.shape)
+        return value * self._log_softmax(predictor).reshape(predictor.shape).masked_fill(value == 0, 0)
 
     def score(self, value: Tensor, predictor: Tensor) -> Tensor:
         return value - self.mean(predictor)
@@ -279,7 +284,7 @@ class Categorical:
     def entropy(self, predictor: Tensor) -> Tensor:
         """−π log π per unit; the sum over a variable's units is its entropy."""
         log_p = self._log_softmax(predictor)
-        return -(torch.exp(log_p) * log_p).reshape(predictor.shape)
+        return -(torch.exp(log_p) * log_p.masked_fill(log_p == -math.inf, 0)).reshape(predictor.shape)
 
 
 _FAMILIES: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -24,9 +25,24 @@ class Statistics:
     """All that a layer's Fisher blocks depend on: F_j = Uᵀ diag(weights_j) U."""
 
     parents: Tensor
-    """U, (n × d): distinct rows, the constant 1 last if the bias is trained."""
+    """U, (n × d): distinct rows, the constant 1 last if the bias is trained; for grouped convolutions one such
+    matrix per group of channels, (n × groups × d)."""
     weights: tuple[Tensor, ...]
     """For each group of units, w_k q_jk as (n × units), or (n × 1) where one block serves the whole group."""
+
+    def segments(self, sizes: tuple[int, ...]) -> list[tuple[Tensor, Tensor, int]]:
+        """(parents, weights, units) of each run of units that share both; `sizes` are the units of each group."""
+        if self.parents.dim() == 2:
+            return [(self.parents, q, size) for q, size in zip(self.weights, sizes, strict=True)]
+        channels = sum(sizes) // self.parents.shape[1]
+        found, start = [], 0
+        for q, size in zip(self.weights, sizes, strict=True):
+            inner = range((start // channels + 1) * channels, start + size, channels)
+            for first, last in pairwise([start, *inner, start + size]):
+                part = q if q.shape[1] == 1 else q[:, first - start : last - start]
+                found.append((self.parents[:, first // channels].contiguous(), part, last - first))
+            start += size
+        return found
 
 
 def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bias: bool) -> Statistics:
@@ -36,7 +52,7 @@ def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bia
     sample = _cat([r.sample_weights for r in records])
     groups = [r.fisher_weights or (precisions[i],) for i, r in enumerate(records)]
     fisher = [_cat(list(parts)) for parts in zip(*groups, strict=True)]
-    total = sample.sum()
+    total = torch.stack([r.sample_weights.sum() if r.total is None else r.total for r in records]).sum()
     if not bool((sample >= 0).all() & (total > 0) & total.isfinite()):
         raise SampleWeightError("its sample weights must be finite, not negative, and not all zero.")
     if not bool(torch.stack([rows.sum().isfinite(), *(q.sum().isfinite() for q in fisher)]).all()):
@@ -47,10 +63,10 @@ def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bia
     share = (sample / total).unsqueeze(1)
     weights = [q * share for q in fisher]
     if not weight:
-        rows = rows[:, :0]
+        rows = rows[..., :0]
     if bias:
-        rows = torch.cat([rows, rows.new_ones(rows.shape[0], 1)], dim=1)
-    return merge_rows(rows, weights)
+        rows = torch.cat([rows, rows.new_ones(*rows.shape[:-1], 1)], dim=-1)
+    return merge_rows(rows, weights) if rows.dim() == 2 else Statistics(rows, tuple(weights))
 
 
 def require_pairs(records: list[Record], precisions: list[Tensor]) -> None:
@@ -104,7 +120,10 @@ def choose(n: int, d: int, units: int, blocks: int, damping: float, update_every
     if damping == 0:
         return "dense"
     costs = {
-        "dense": (blocks * (n * d**2 + SMALL_INVERSE * d**3) / update_every + STORED * units * d**2, blocks * d**2 + n * d**2),
+        "dense": (
+            blocks * (n * d**2 + SMALL_INVERSE * d**3) / update_every + STORED * units * d**2,
+            blocks * d**2 + n * d,
+        ),
         "woodbury": (
             blocks * (n**2 + SMALL_INVERSE * n**3) / update_every + units * (STORED * n**2 + 2 * n * d),
             blocks * n**2 + n * (d + blocks),
@@ -143,15 +162,16 @@ class LayerFisher:
         """Prepare from fresh statistics, and give the natural gradient of this gradient."""
         if damping == 0 and solver in ("woodbury", "conjugate"):
             raise SingularBlockError(f"the {solver} solver needs damping > 0; set damping, or use solver='dense'.")
-        n, d = statistics.parents.shape
         solvers, parts = [], []
-        for q, g in zip(statistics.weights, torch.split(gradient, list(sizes)), strict=True):
+        segments = statistics.segments(sizes)
+        units = tuple(segment[2] for segment in segments)
+        for (parents, q, _), g in zip(segments, torch.split(gradient, list(units)), strict=True):
+            n, d = parents.shape
             name = choose(n, d, len(g), q.shape[1], damping, update_every) if solver == "auto" else solver
-            problem = Problem(statistics.parents, q, damping, g, tolerance, update_every)
-            prepared, part = SOLVERS[name].begin(problem)
+            prepared, part = SOLVERS[name].begin(Problem(parents, q, damping, g, tolerance, update_every))
             solvers.append(prepared)
             parts.append(part)
-        return cls(damping, sizes, solvers), _cat(parts).mul_(1 + damping)
+        return cls(damping, units, solvers), _cat(parts).mul_(1 + damping)
 
     def natural(self, gradient: Tensor) -> Tensor:
         """(1 + α)(αI + F_j)⁻¹ g_j for every unit j; never synchronises with the host."""

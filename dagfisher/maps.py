@@ -21,7 +21,10 @@ class Map(Protocol):
         """The shape of the samples in this forward pass: the axes that sample weights may follow."""
 
     def rows(self, module: nn.Module, parents: Any, output: Tensor) -> Tensor:
-        """The parents of every predictor, (n × parents), without the constant 1."""
+        """The parents of every predictor without the constant 1, (n × parents), n a multiple of the samples.
+
+        Where groups of units have parents of their own: (n × groups × parents).
+        """
 
     def predictors(self, module: nn.Module, output: Tensor) -> Tensor:
         """The output as (n × units), its rows in the order of `rows`."""
@@ -32,8 +35,24 @@ class Map(Protocol):
     def units(self, module: nn.Module) -> int:
         """The number of units, one Fisher block each."""
 
+    def unit_major(self, module: nn.Module, weight: Tensor) -> Tensor:
+        """A tensor shaped like the weight, with the units on its first axis."""
 
-class LinearMap:
+    def weight_major(self, module: nn.Module, unit_major: Tensor) -> Tensor:
+        """The inverse of `unit_major`."""
+
+
+class WeightIsUnitMajor:
+    """Maps whose weight has the units on its first axis already."""
+
+    def unit_major(self, module: nn.Module, weight: Tensor) -> Tensor:
+        return weight
+
+    def weight_major(self, module: nn.Module, unit_major: Tensor) -> Tensor:
+        return unit_major
+
+
+class LinearMap(WeightIsUnitMajor):
     """`nn.Linear`: every leading axis of the input is a sample."""
 
     def leading(self, parents: Any, output: Tensor) -> torch.Size:
@@ -56,7 +75,7 @@ class LinearMap:
         return int(module.out_features)  # type: ignore[arg-type]
 
 
-class ConstantMap:
+class ConstantMap(WeightIsUnitMajor):
     """A layer with no parents but the constant 1: its predictor is its bias, the same for every sample."""
 
     def leading(self, parents: Any, output: Tensor) -> torch.Size:
@@ -82,8 +101,13 @@ def map_of(module: nn.Module) -> Map:
         return LinearMap()
     if getattr(module, "constant_map", False):
         return ConstantMap()
+    if isinstance(module, nn.modules.conv._ConvNd):
+        from .convolution import ConvolutionMap, TransposedMap
+
+        return TransposedMap() if module.transposed else ConvolutionMap()
     raise DeclarationError(
-        f"a {type(module).__name__} cannot be declared: dagfisher knows nn.Linear and the layers of dagfisher.nn. "
+        f"a {type(module).__name__} cannot be declared: dagfisher knows nn.Linear, convolutions, transposed "
+        f"convolutions and the layers of dagfisher.nn. "
         f"Declare the linear map inside it instead."
     )
 

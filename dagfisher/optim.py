@@ -132,9 +132,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         for declaration in find_layers(parameters):
             layer = known.get(id(declaration)) or BoundLayer(declaration)
             layer.bind(group_of, self._names)
-            if any(
-                group[key] != layer.group[key] for group in layer.groups for key in _SHARED_SETTINGS
-            ):
+            if any(group[key] != layer.group[key] for group in layer.groups for key in _SHARED_SETTINGS):
                 raise SettingError(
                     f"layer {layer.name}: its weight and bias are in groups that differ in one of "
                     f"{', '.join(_SHARED_SETTINGS)}; give both the same."
@@ -179,14 +177,14 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         with torch.no_grad():
             try:
                 vectors, fresh = self._vectors()
-                self._require_finite(vectors, refreshing=bool(fresh))
+                gates = self._require_finite(vectors, refreshing=bool(fresh))
             except Exception:
                 self._forget()
                 raise
             for layer, fisher in fresh.items():
                 layer.keep(fisher, self._step)
             for group in self.param_groups:
-                self._update(group, vectors)
+                self._update(group, vectors, gates)
         self._step += 1
         self._forget()
         return loss
@@ -215,10 +213,13 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                     vectors[p] = p.grad
         return vectors, fresh
 
-    def _require_finite(self, vectors: dict[Tensor, Tensor], refreshing: bool) -> None:
-        """Raise on an infinity or a NaN; an accelerator that reuses skips the step and the next refresh raises."""
-        devices = {v.device for v in vectors.values()}
-        for device in devices:
+    def _require_finite(self, vectors: dict[Tensor, Tensor], refreshing: bool) -> dict[torch.device, Tensor]:
+        """Raise on an infinity or a NaN; an accelerator that reuses skips the step and the next refresh raises.
+
+        What is returned says of each accelerator whether its parameters may move.
+        """
+        gates: dict[torch.device, Tensor] = {}
+        for device in {v.device for v in vectors.values()}:
             here = [v for v in vectors.values() if v.device == device and v.numel()]
             if not here:
                 continue
@@ -229,6 +230,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                     raise NonFiniteError(self._blame(vectors))
                 continue
             self._skipped = ~flag if self._skipped is None else self._skipped | ~flag.to(self._skipped.device)
+            gates[device] = flag
             for p, v in vectors.items():
                 if v.device == device:
                     vectors[p] = torch.where(flag, v, torch.zeros_like(v))
@@ -239,6 +241,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                     "a gradient since the last refresh held an infinity or a NaN; those steps moved nothing. "
                     "Look at the data and the learning rate."
                 )
+        return gates
 
     def _blame(self, vectors: dict[Tensor, Tensor]) -> str:
         for group in self.param_groups:
@@ -254,7 +257,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                     )
         raise AssertionError("no vector is to blame")
 
-    def _update(self, group: dict[str, Any], vectors: dict[Tensor, Tensor]) -> None:
+    def _update(self, group: dict[str, Any], vectors: dict[Tensor, Tensor], gates: dict[torch.device, Tensor]) -> None:
         moved = [p for p in group["params"] if p in vectors]
         plain_adam = group["undeclared"] == "adam" and group["betas"] is None
         adam = [p for p in moved if plain_adam and id(p) not in self._declared]
@@ -262,7 +265,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         for parameters, settings in ((rest, group), (adam, {**group, "betas": (0.9, 0.999)})):
             if parameters:
                 states = [self.state[p] for p in parameters]
-                apply_update(parameters, [vectors[p].to(p.dtype) for p in parameters], states, settings)
+                moved_by = [vectors[p].to(p.dtype) for p in parameters]
+                apply_update(parameters, moved_by, states, settings, [gates.get(p.device) for p in parameters])
 
     # Inspection
 

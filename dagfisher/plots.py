@@ -54,7 +54,7 @@ def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, quantity: st
             along = curve.epochs if axes is left else curve.seconds
             axes.plot(along, curve.values, label=curve.label, **_style(i, len(curve.values)))
         axes.set_xlabel(name, color=INK)
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, 1.03 * max((x for line in axes.lines for x in line.get_xdata()), default=1))
         axes.grid(color=FAINT, linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
@@ -73,7 +73,7 @@ def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, quantity: st
 def draw_panels(panels: Sequence[Sequence[Panel]], shape: tuple[int, int], path: Path, *, title: str) -> None:
     """Write a picture of panels in rows and columns, each a square of images."""
     columns = max(len(row) for row in panels)
-    figure = _figure(3.5 * columns + 0.2, 3.8 * len(panels) + 0.5)
+    figure = _figure(3.5 * columns + 0.2, 3.7 * len(panels) + 0.4)
     grid = figure.subplots(len(panels), columns, squeeze=False)
     for axes_row, row in zip(grid, panels, strict=True):
         for axes in axes_row:
@@ -106,14 +106,14 @@ def display(algorithm: str) -> str:
 
 
 def run_panels(run: Run) -> list[Panel]:
-    """Test images, what the machine makes of them, and dreams; the same for the same state of the run."""
+    """Test images, what the first hidden layer keeps of them, and dreams; the same for the same state of the run."""
     generator = run.settings.stream(f"pictures {run.steps}")
     data = run.data.evaluation("test")[: GRID_SIDE**2]
-    reconstructions = run.machine.reconstruct(data, depth=len(run.settings.layers), generator=generator)
+    reconstructions = run.machine.reconstruct(data, generator=generator)
     dreams = run.machine.sample(len(data), means=True, generator=generator)
     return [
         Panel(f"{run.data.label}, test images", data),
-        Panel("reconstructions from the top layer", reconstructions),
+        Panel("reconstructions", reconstructions),
         Panel("dreams", dreams),
     ]
 

@@ -6,6 +6,7 @@ Nesterov's look-ahead is written for the step −lr·v, as `torch.optim.SGD` doe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,9 +16,16 @@ ADAM_EPS = 1e-8
 
 
 def apply_update(
-    parameters: list[Tensor], vectors: list[Tensor], states: list[dict[str, Any]], group: dict[str, Any]
+    parameters: list[Tensor],
+    vectors: list[Tensor],
+    states: list[dict[str, Any]],
+    group: dict[str, Any],
+    gates: Sequence[Tensor | None] = (),
 ) -> None:
-    """Move the parameters of one group by −lr·(accelerated vector + weight_decay·p + l1·sign p), in place."""
+    """Move the parameters of one group by −lr·(accelerated vector + weight_decay·p + l1·sign p), in place.
+
+    A parameter whose gate is false stays where it is; its moments forget as if the vector were 0.
+    """
     lr: float = group["lr"]
     if group["betas"] is not None:
         moves = _adam(vectors, states, group["betas"])
@@ -29,6 +37,8 @@ def apply_update(
         moves = list(torch._foreach_add(moves, parameters, alpha=group["weight_decay"]))
     if group["l1"]:
         moves = list(torch._foreach_add(moves, [p.sign() for p in parameters], alpha=group["l1"]))
+    if any(gate is not None for gate in gates):
+        moves = [move if gate is None else move * gate for move, gate in zip(moves, gates, strict=True)]
     torch._foreach_add_(parameters, moves, alpha=-lr)
 
 

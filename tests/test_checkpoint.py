@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import SOLVERS, Net, assert_step, backward, data, optimizer, same, scaled
+from by_hand import SOLVERS, Net, array, assert_step, backward, data, optimizer, same, scaled
 from torch import Tensor, nn
 
 import dagfisher
@@ -169,6 +169,17 @@ def test_settings_are_restored_and_callables_are_not_saved() -> None:
     )
 
 
+def test_restored_settings_are_those_the_next_step_uses() -> None:
+    net, x = Net(), data(6, 4)
+    opt = optimizer(net.parameters(), lr=0.01, damping=0.3, weight_decay=0.2)
+    train(net, opt, range(2))
+    other = optimizer(net.parameters(), lr=0.5, damping=0.1, update_every=7)
+    other.load_state_dict(through_a_file(opt.state_dict()))
+    backward(net, other, x)
+    expected = {p: v + 0.2 * array(p) for p, v in net.natural(x, 0.3).items()}
+    assert_step(other, scaled(0.01, expected))
+
+
 def test_a_schedule_continues_where_it_stood() -> None:
     def damping(step: int) -> float:
         return 0.1 * (step + 1)
@@ -218,6 +229,13 @@ def other_units() -> dict[str, Any]:
     return trained_state(net)
 
 
+def other_family() -> dict[str, Any]:
+    net = Net()
+    net.head = nn.Linear(3, 2).double()
+    dagfisher.declare(net.head, "gaussian")
+    return trained_state(net)
+
+
 def other_parents() -> dict[str, Any]:
     class Wide(Net):
         def forward(self, x: Tensor) -> Tensor:
@@ -257,6 +275,7 @@ WRONG: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "of another optimizer": (plain_sgd, "not a state_dict of DAGNaturalGradient"),
     "of fewer declared layers": (one_layer_undeclared, "has 1 declared layers and this optimizer 2.*declare the same"),
     "of other units": (other_units, "'head'.*2.*5"),
+    "of another family": (other_family, "'head' trains.*2 bernoulli units.*checkpoint.*2 gaussian units"),
     "of other parents": (other_parents, r"'encoder\.0'.*4 parents.*8 parents.*as they were saved"),
     "of a frozen bias": (frozen_bias, "'head' trains weight and bias.*checkpoint weight of.*freeze"),
     "of other groups": (two_groups, "different number of parameter groups"),

@@ -176,7 +176,7 @@ def test_a_refused_group_leaves_the_optimizer_as_it_was() -> None:
 def test_a_refused_optimizer_takes_no_layer_from_the_one_that_trains_it() -> None:
     net, x, extra = Net(), data(7, 4), nn.Linear(2, 2)
     opt = optimizer(net.parameters())
-    with pytest.raises(DeclarationError):
+    with pytest.raises(DeclarationError, match="belongs to no declared layer"):
         optimizer([*net.parameters(), *extra.parameters()], undeclared="error")
     backward(net, opt, x)
     assert_step(opt, net.natural(x, 0.1))

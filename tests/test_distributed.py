@@ -1,6 +1,7 @@
 """Several processes with a process group step as one process with all of their samples."""
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -93,7 +94,9 @@ def fail(rank: int, folder: str) -> None:
 
 def run(function: Callable[[int, str], None], folder: Path, processes: int = WORLD) -> None:
     """Run it in processes of their own; an error in any of them is an error here."""
-    mp.spawn(function, args=(str(folder),), nprocs=processes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))  # where torch leaves the errors of children
+        mp.spawn(function, args=(str(folder),), nprocs=processes)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -187,14 +187,14 @@ def test_several_categorical_variables_are_independent() -> None:
 def test_the_bernoulli_fisher_weight_is_exact_for_saturated_units(a: float) -> None:
     """ρ(1−ρ) = 1/(2 + e^a + e^−a), to relative precision even where 1 − ρ rounds to 0."""
     q = Bernoulli().fisher_weights(double(a))[0].item()
-    assert q == pytest.approx(1 / (2 + math.exp(a) + math.exp(-a)), rel=1e-13)
+    assert q == pytest.approx(1 / (2 + math.exp(a) + math.exp(-a)), rel=1e-13, abs=0)
 
 
 @given(gap=st.floats(0, 60))
 def test_the_categorical_fisher_weight_is_exact_for_saturated_units(gap: float) -> None:
     """Of two classes, each has the Fisher weight of a Bernoulli unit."""
     (q,) = Categorical().fisher_weights(double(gap, 0.0))
-    assert q.tolist() == pytest.approx([1 / (2 + math.exp(gap) + math.exp(-gap))] * 2, rel=1e-13)
+    assert q.tolist() == pytest.approx([1 / (2 + math.exp(gap) + math.exp(-gap))] * 2, rel=1e-13, abs=0)
 
 
 @given(a=logits)

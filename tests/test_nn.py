@@ -146,7 +146,7 @@ def test_the_fisher_of_a_prior_is_the_variance_of_its_units() -> None:
     prior.bias.data = torch.tensor([-1.0, 0.0, 2.0], dtype=F64)
     optimizer = DAGNaturalGradient(prior.parameters(), damping=0.1)
     with dagfisher.sample_weights(torch.rand(9)):
-        prior(9)
+        prior.log_prob(prior.sample(9))
     rho = torch.sigmoid(prior.bias.detach())
     torch.testing.assert_close(1.1 * optimizer.fisher_blocks(prior.bias)[:, 0, 0] - 0.1, rho * (1 - rho))
 

@@ -179,13 +179,13 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def reusing(solver: str, units: int, samples: int) -> DAGNaturalGradient:
+def reusing(solver: str, units: int, samples: int, **settings: Any) -> DAGNaturalGradient:
     """An optimizer about to reuse, whose units are all alike, so that an iterative solver counts alike."""
     layer = declared(5, units)
     with torch.no_grad():
         layer.weight.copy_(layer.weight[:1].clone())
         layer.bias.zero_()
-    opt = optimizer(layer.parameters(), solver=solver, update_every=100, momentum=0.9)
+    opt = optimizer(layer.parameters(), solver=solver, update_every=100, **settings)
     for _ in range(3):
         opt.zero_grad()
         layer(data(samples, 5)).square().sum().backward()
@@ -194,9 +194,10 @@ def reusing(solver: str, units: int, samples: int) -> DAGNaturalGradient:
     return opt
 
 
+@pytest.mark.parametrize("settings", ACCELERATIONS.values(), ids=ACCELERATIONS.keys())
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_the_work_of_the_host_does_not_grow_with_the_units(solver: str) -> None:
-    small, large = reusing(solver, 2, samples=8), reusing(solver, 300, samples=8)
+def test_the_work_of_the_host_does_not_grow_with_the_units(solver: str, settings: dict[str, Any]) -> None:
+    small, large = (reusing(solver, units, samples=8, **settings) for units in (2, 300))
     assert calls(small.step) == calls(large.step) > 50
     counts = []
     for opt in (small, large):

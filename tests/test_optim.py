@@ -300,15 +300,17 @@ def test_the_natural_gradient_is_what_the_step_applies_and_looking_moves_nothing
         torch.testing.assert_close(p, old - 0.25 * vectors[p], rtol=0, atol=1e-13)
 
 
-def test_a_step_leaves_gradients_and_random_numbers_as_they_were() -> None:
-    net, x = Net(), data(6, 4)
-    opt = optimizer(net.parameters(), solver="auto", momentum=0.9, weight_decay=0.1)
-    for _ in range(2):
-        backward(net, opt, x)
-        gradients, generator = [p.grad.clone() for p in net.parameters()], torch.get_rng_state()
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("solver", ("auto", *SOLVERS))
+def test_a_step_leaves_gradients_and_random_numbers_as_they_were(solver: str, bias: bool) -> None:
+    layer = declared(3, 2, bias=bias)
+    opt = optimizer(layer.parameters(), solver=solver, update_every=2, momentum=0.9, weight_decay=0.1)
+    for step in range(2):
+        backward(layer, opt, batch(step))
+        gradients, generator = [p.grad.clone() for p in layer.parameters()], torch.get_rng_state()
         opt.step()
         assert torch.equal(torch.get_rng_state(), generator)
-        assert all(torch.equal(p.grad, g) for p, g in zip(net.parameters(), gradients, strict=True))
+        assert all(torch.equal(p.grad, g) for p, g in zip(layer.parameters(), gradients, strict=True))
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -34,13 +34,15 @@ def test_there_is_code_to_run() -> None:
 
 
 @pytest.mark.parametrize("index", range(len(README_BLOCKS)))
-def test_each_block_of_the_readme_runs_alone(index: int) -> None:
+def test_each_block_of_the_readme_runs_alone(index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     run(README_BLOCKS[index], {"__name__": "readme"}, f"README.md block {index}")
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.stem)
-def test_the_blocks_of_a_page_run_in_order(page: Path) -> None:
+def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     namespace: dict[str, object] = {"__name__": page.stem}
     for index, block in enumerate(rest_blocks(page.read_text(encoding="utf-8"))):

@@ -93,7 +93,7 @@ class HelmholtzMachine(nn.Module):
         flat = x.reshape(x.shape[0], -1) if x.dim() > 1 else x.reshape(1, -1)
         if flat.shape[1] != self.visible:
             raise ShapeError(
-                f"data of shape {tuple(x.shape)} do not fit a machine of {self.visible} visible units; give (n, pixels)."
+                f"data of shape {tuple(x.shape)} do not fit {self.visible} visible units; give (n, pixels)."
             )
         parameter = self.prior.bias
         low, high = self._states()
@@ -171,7 +171,7 @@ class HelmholtzMachine(nn.Module):
     def _conditional(layer: StochasticLayer, child: Tensor, parents: Tensor) -> Tensor:
         """log p(child_i | parents_k), (children × parents)."""
         predictor = layer(parents)
-        rows = [layer.family.log_prob(part[:, None, :], predictor).sum(-1) for part in child.split(64)]
+        rows = [layer.family.log_prob(part[:, None, :], predictor).sum(-1) for part in torch.split(child, 64)]
         return torch.cat(rows)
 
     def extra_repr(self) -> str:

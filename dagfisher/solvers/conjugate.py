@@ -66,7 +66,7 @@ class Conjugate(Solver):
             rows = triangle.T.contiguous()
         gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
         directions = remainder = None
-        if _full_basis(*rows.shape, problem.blocks, problem.update_every):
+        if _full_basis(rows.shape[0], rows.shape[1], problem.blocks, problem.update_every):
             rotation = torch.linalg.eigh(gram).eigenvectors.flip(1)
             basis = rotation if basis is None else basis @ rotation
             rows = rows @ rotation
@@ -80,11 +80,16 @@ class Conjugate(Solver):
             diagonal.add_(alpha).reciprocal_()
         solver = cls(rows, weights.T.contiguous(), basis, diagonal, None, directions, remainder, alpha, 0)
         inside = problem.gradient if basis is None else problem.gradient @ basis
+        length = float(problem.gradient.norm())
+        tells = problem.update_every == 1 or float(inside.norm()) > 1e-3 * length > 0
+        guide = inside if tells else _typical_gradient(rows, len(inside))
         rounding = torch.finfo(problem.gradient.dtype).eps
-        goal = max((1 - _DROP_SHARE) * problem.tolerance, rounding) * float(problem.gradient.norm())
-        solver.iterations, solution = solver._calibrate(inside, goal)
+        goal = max((1 - _DROP_SHARE) * problem.tolerance, rounding) * (length if tells else float(guide.norm()))
+        solver.iterations, solution = solver._calibrate(guide, goal)
         if directions is None and problem.update_every > 1:
-            solver, solution = solver._with_best_corner(inside, solution, goal, problem.update_every)
+            solver, solution = solver._with_best_corner(guide, solution, goal, problem.update_every)
+        if not tells:
+            return solver, solver.solve(problem.gradient)
         return solver, solver._leave_basis(problem.gradient, inside, solution)
 
     def _with_best_corner(
@@ -235,6 +240,13 @@ def _drop_rows(problem: Problem) -> tuple[Tensor, Tensor]:
         return parents, weights
     kept = order[min(first, len(order) - 1) :].sort().values
     return parents[kept], weights[kept]
+
+
+def _typical_gradient(rows: Tensor, units: int) -> Tensor:
+    """Random sums of rows, to calibrate on where the gradient at hand is zero or meets no row."""
+    generator = torch.Generator(device=rows.device).manual_seed(0)
+    mix = torch.randn(units, rows.shape[0], generator=generator, device=rows.device, dtype=rows.dtype)
+    return mix @ rows
 
 
 def _leading_directions(gram: Tensor) -> Tensor:

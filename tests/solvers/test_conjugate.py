@@ -133,6 +133,15 @@ def test_every_kind_of_basis_and_preconditioner_is_exact() -> None:
     assert seen >= {"partial", "diagonal", "all"}
 
 
+def test_with_every_direction_solved_exactly_nothing_is_left_to_iterate() -> None:
+    case = case_of(60, 40, 8, seed=6)
+    solver, found = Conjugate.begin(case.problem(torch.float64, 1e-6, 10**6))
+    assert solver.leading is not None
+    assert solver.leading.shape == (8, 40, 40)
+    assert solver.iterations == 0
+    assert relative_residual(case, found) <= 1e-6
+
+
 def test_in_the_shared_basis_one_block_for_all_units_is_diagonal() -> None:
     """With weights shared by all units the eigenbasis solves every unit in one iteration."""
     case = case_of(50, 20, 1, seed=2)
@@ -197,3 +206,19 @@ def test_the_dense_solver_would_be_noticed() -> None:
         with LargestResult() as seen:
             solver.begin(problem)
         assert seen.largest >= size
+
+
+@pytest.mark.parametrize("update_every", [10, 1000])
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_refresh_on_a_gradient_that_says_nothing_still_serves_the_next_ones(update_every: int, outside: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    parents = torch.randn(90, 120, generator=generator, dtype=torch.float64)
+    weights = torch.rand(90, 12, generator=generator, dtype=torch.float64) / 90
+    gradient = torch.zeros(12, 120, dtype=torch.float64)
+    if outside:
+        basis = torch.linalg.qr(parents.T, mode="complete").Q[:, 90:]
+        gradient = torch.randn(12, 30, generator=generator, dtype=torch.float64) @ basis.T
+    solver, first = Conjugate.begin(Problem(parents, weights, 0.01, gradient, 1e-2, update_every))
+    torch.testing.assert_close(first, gradient / 0.01, rtol=1e-8, atol=1e-10)
+    later = torch.randn(12, 90, generator=generator, dtype=torch.float64) @ parents
+    assert residual(parents, weights, 0.01, later, solver.solve(later)) < 3e-2

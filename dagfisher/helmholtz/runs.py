@@ -1,0 +1,342 @@
+"""A run: training in a folder that can be left at any moment and taken up again.
+
+The checkpoint is the truth. It holds the trainer, the seconds trained and every row of the metrics, and replaces its
+predecessor whole; the other files are written from it. So a killed run has lost the steps since its last checkpoint and
+nothing else, and repeats exactly those.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..datasets import Dataset, Split
+from ..datasets.atomic import replacing
+from ..errors import CheckpointError, NonFiniteError, SettingError, ShapeError
+from .evaluate import Estimate, estimate
+from .machine import HelmholtzMachine
+from .settings import Settings
+
+CONFIG, METRICS, CHECKPOINT = "config.json", "metrics.csv", "checkpoint.pt"
+CURVES, SAMPLES = "curves.png", "samples.png"
+_MAY_CHANGE = ("epochs", "checkpoint_every")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One evaluation, a line of metrics.csv; log-likelihoods are importance-sampled means in nats."""
+
+    data: str
+    """The dataset and its binarisation."""
+    epoch: float
+    """Epochs done, a fraction within an epoch."""
+    steps: int
+    seconds: float
+    """Spent on training alone."""
+    train_log_likelihood: float
+    """From the S samples of each step since the row before, while the machine was learning."""
+    valid_log_likelihood: float
+    valid_standard_error: float
+    test_log_likelihood: float
+    test_standard_error: float
+    effective_samples: float
+    """The mean over the test examples, out of eval_samples."""
+    kl: float | None = None
+    """Exact KL(data ‖ machine), where the distribution of the data is known and the machine is tiny."""
+
+
+class Stopped(Exception):
+    """Training ended between two steps because it was asked to; the run is saved."""
+
+
+class Run:
+    """A folder with ``config.json``, ``metrics.csv``, ``checkpoint.pt``, ``curves.png`` and ``samples.png``.
+
+    Made by `create`, `open` (to look at) or `resume` (to go on).
+    """
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.data: Dataset = settings.load_data()
+        self.trainer = settings.build(self.data)
+        self.rows: list[Row] = []
+        self.seconds = 0.0
+        self.batches = self.data.batch_count(settings.batch_size)
+        self._total = torch.zeros((), dtype=torch.float64, device=settings.device)
+        self._count = 0
+        self._saved = time.monotonic()
+
+    @classmethod
+    def create(cls, folder: str | Path, settings: Settings) -> Run:
+        """A new run in a folder that does not exist or is empty."""
+        folder = Path(folder)
+        if holds_run(folder):
+            raise SettingError(f"{folder} already holds a run; resume it, or give another folder.")
+        if folder.exists() and (not folder.is_dir() or any(not _is_part(path) for path in folder.iterdir())):
+            raise SettingError(f"{folder} exists and is not an empty folder; give another one.")
+        run = cls(folder, settings)
+        run._write_config()
+        return run
+
+    @classmethod
+    def open(cls, folder: str | Path, **given: Any) -> Run:
+        """The run in a folder, where its checkpoint stands; nothing is written.
+
+        Of the settings, ``epochs`` and ``checkpoint_every`` may be given anew, the others only as they are.
+        """
+        folder = Path(folder)
+        saved = read_settings(folder)
+        for name in saved.differences(given):
+            if name not in _MAY_CHANGE:
+                raise SettingError(
+                    f"{folder} was started with {name} {saved.as_dict()[name]!r}; a resumed run keeps its settings "
+                    f"(only {' and '.join(_MAY_CHANGE)} may change)."
+                )
+        run = cls(folder, Settings.resolve(**{**saved.as_dict(), **given}))
+        run._load()
+        return run
+
+    @classmethod
+    def resume(cls, folder: str | Path, **given: Any) -> Run:
+        """The run that `open` gives, to be trained further; its files are brought in line with its checkpoint."""
+        run = cls.open(folder, **given)
+        for part in filter(_is_part, run.folder.iterdir()):
+            part.unlink(missing_ok=True)
+        run._write_config()
+        run._write_metrics()
+        return run
+
+    @property
+    def machine(self) -> HelmholtzMachine:
+        """The machine that is trained."""
+        return self.trainer.machine
+
+    @property
+    def steps(self) -> int:
+        """Minibatches done."""
+        return self.trainer.epoch * self.batches + self.trainer.batch
+
+    @property
+    def finished(self) -> bool:
+        """Whether all epochs are done and evaluated."""
+        return self.steps >= self.settings.epochs * self.batches and not self._row_due()
+
+    def train(
+        self,
+        *,
+        enough: Callable[[], bool] | None = None,
+        stop: Callable[[], bool] | None = None,
+        on_step: Callable[[Run], None] | None = None,
+        on_row: Callable[[Row], None] | None = None,
+    ) -> bool:
+        """Train to the last epoch; whether that was reached.
+
+        `enough` and `stop` are asked after each step: the first one ends the training with a row for where it stands,
+        the second one without. Either way the run is saved. Sets PyTorch's number of threads, which the exact result
+        depends on.
+        """
+        torch.set_num_threads(self.settings.threads)
+        self._saved = time.monotonic()
+        began = time.perf_counter()
+
+        def after_step(value: Tensor) -> None:
+            nonlocal began
+            if self._interesting():
+                self._settle()
+            self.seconds += time.perf_counter() - began
+            self._total += value
+            self._count += 1
+            if on_step is not None:
+                on_step(self)
+            stopping = stop is not None and stop()
+            ending = enough is not None and enough()
+            if not stopping and (self._row_due() or ending):
+                self._add_row(on_row)
+            elif stopping or time.monotonic() - self._saved >= self.settings.checkpoint_every:
+                self.save()
+            if stopping or ending or (stop is not None and stop()):  # asked while the row was evaluated
+                raise Stopped
+            began = time.perf_counter()
+
+        if self._row_due():  # stopped between the last step and its row
+            self._add_row(on_row)
+            began = time.perf_counter()
+        try:
+            self.trainer.fit(self.data, self.settings.epochs, batch_size=self.settings.batch_size, on_step=after_step)
+        except Stopped:
+            return self.finished
+        self.save()
+        return True
+
+    def estimate(
+        self,
+        split: Split = "test",
+        *,
+        examples: int | None = None,
+        samples: int | None = None,
+        seed: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Estimate:
+        """Log-likelihoods of the first `examples` of a split, by default as for a row of the metrics."""
+        x = self.data.evaluation(split)[: examples or self.settings.eval_examples]
+        generator = self.settings.stream(f"{split} {self.steps}" if seed is None else f"evaluation {seed}")
+        return estimate(
+            self.machine, x, samples or self.settings.eval_samples, generator=generator, progress=progress
+        )
+
+    def exact_kl(self) -> float | None:
+        """KL(data ‖ machine), where both are known exactly."""
+        distribution = self.data.distribution
+        if distribution is None:
+            return None
+        try:
+            return float(distribution.kl_from(self.machine.exact_log_likelihood(distribution.support)))
+        except ShapeError:
+            return None
+
+    def draw(self) -> None:
+        """Write curves.png and samples.png."""
+        from .. import plots
+
+        plots.draw_run(self)
+
+    def save(self) -> None:
+        """Replace the checkpoint, then the metrics."""
+        self._require_finite()
+        state = {
+            "trainer": self.trainer.state_dict(),
+            "seconds": self.seconds,
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "total": self._total,
+            "count": self._count,
+        }
+        with replacing(self.folder / CHECKPOINT) as file:
+            torch.save(state, file)
+        self._write_metrics()
+        self._saved = time.monotonic()
+
+    def _load(self) -> None:
+        path = self.folder / CHECKPOINT
+        if not path.exists():  # killed before the first checkpoint
+            return
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            self.trainer.load_state_dict(state["trainer"])
+            self.seconds = float(state["seconds"])
+            self.rows = [Row(**row) for row in state["rows"]]
+            self._total = state["total"].to(self.settings.device)
+            self._count = int(state["count"])
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from None
+        except (OSError, EOFError, RuntimeError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
+            reason = str(error).partition("\n")[0]
+            raise CheckpointError(f"{path} is damaged or is not a checkpoint of a run ({reason}).") from None
+
+    def _require_finite(self) -> None:
+        if not bool(self._total.isfinite()):
+            raise NonFiniteError(
+                f"the log-likelihood is no longer finite at step {self.steps}; lower the learning rate. "
+                f"The checkpoint stays at the last good state."
+            )
+
+    def _interesting(self) -> bool:
+        return self._row_due() or time.monotonic() - self._saved >= self.settings.checkpoint_every
+
+    def _row_due(self) -> bool:
+        """Whether the machine as it stands is to be evaluated and has not been."""
+        steps = self.steps
+        if steps == 0 or (self.rows and self.rows[-1].steps == steps):
+            return False
+        every = self.settings.eval_every
+        within = steps % self.batches
+        return within == 0 or (every is not None and within % every == 0)
+
+    def _add_row(self, on_row: Callable[[Row], None] | None) -> None:
+        self._settle()
+        self._require_finite()
+        valid, test = self.estimate("valid"), self.estimate("test")
+        row = Row(
+            data=self.data.label,
+            epoch=self.steps / self.batches,
+            steps=self.steps,
+            seconds=self.seconds,
+            train_log_likelihood=float(self._total) / self._count,
+            valid_log_likelihood=valid.mean,
+            valid_standard_error=valid.standard_error,
+            test_log_likelihood=test.mean,
+            test_standard_error=test.standard_error,
+            effective_samples=float(test.effective_samples.mean()),
+            kl=self.exact_kl(),
+        )
+        self.rows.append(row)
+        self._total.zero_()
+        self._count = 0
+        self.save()
+        if on_row is not None:
+            on_row(row)
+
+    def _settle(self) -> None:
+        """Wait for the device, so that the clock tells what was done."""
+        if self.settings.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    def _write_config(self) -> None:
+        text = json.dumps({"label": self.data.label, **self.settings.as_dict()}, indent=2)
+        with replacing(self.folder / CONFIG) as file:
+            file.write(text.encode() + b"\n")
+
+    def _write_metrics(self) -> None:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(field.name for field in dataclasses.fields(Row))
+        writer.writerows(dataclasses.astuple(row) for row in self.rows)
+        with replacing(self.folder / METRICS) as file:
+            file.write(text.getvalue().encode())
+
+
+def _is_part(path: Path) -> bool:
+    """Whether a file was being written when its process was killed."""
+    return path.name.startswith(".") and path.name.endswith(".part")
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a run was started in this folder."""
+    return (folder / CONFIG).is_file()
+
+
+def read_settings(folder: Path) -> Settings:
+    """The settings of the run in a folder."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise SettingError(f"{folder} holds no run (it has no {CONFIG}).")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        values.pop("label", None)
+        return Settings.resolve(**values)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise SettingError(f"{path} cannot be used: {error}") from None
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """The rows of the run in a folder, without its checkpoint or its data."""
+    path = folder / METRICS
+    if not path.exists():
+        return []
+    kinds: dict[str, Callable[[str], Any]] = {"data": str, "steps": int, "kl": lambda t: float(t) if t else None}
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return [Row(**{k: kinds.get(k, float)(v) for k, v in line.items()}) for line in csv.DictReader(file)]
+    except (OSError, ValueError, TypeError) as error:
+        raise SettingError(f"{path} cannot be read as metrics of a run ({error}).") from None

@@ -1,0 +1,99 @@
+"""The whole of natural reweighted wake-sleep (NRWS) on plain linear layers and the public optimizer.
+
+    python examples/nrws_from_scratch.py
+
+A Helmholtz machine has a generative network p(x, h) and a recognition network q(h|x). Here each layer of both is an
+ordinary nn.Linear that gives the logits of its units, declared to be what it is: Bernoulli. The steps follow
+Algorithm 4 of Várady's thesis, in its order.
+"""
+
+import argparse
+import time
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import dagfisher
+from dagfisher import datasets
+
+SIZES = [196, 100, 50, 20, 10, 10]  # miniMNIST at the bottom; every unit is −1 or +1
+B, S, K = 32, 10, 10  # examples, samples per example, steps that a Fisher matrix is kept for
+LR, DAMPING = 0.05, 0.2
+
+
+def layer(parents: int, units: int, bias: bool = True) -> nn.Linear:
+    made = nn.Linear(parents, units, bias=bias)
+    nn.init.xavier_normal_(made.weight)
+    if bias:
+        nn.init.constant_(made.bias, -1.0)
+    return dagfisher.declare(made, "bernoulli")  # this line makes it a layer with a Fisher matrix
+
+
+def draw(logits: Tensor) -> Tensor:
+    return 2 * torch.bernoulli(torch.sigmoid(logits.detach())) - 1
+
+
+def log_prob(logits: Tensor, units: Tensor) -> Tensor:
+    return -binary_cross_entropy_with_logits(logits, (units + 1) / 2, reduction="none").sum(-1)
+
+
+q = nn.ModuleList(layer(below, above) for below, above in zip(SIZES, SIZES[1:]))
+p = nn.ModuleList(layer(above, below) for below, above in zip(SIZES, SIZES[1:]))
+p.append(layer(1, SIZES[-1], bias=False))  # the prior of the top units: their only parent is the constant 1
+
+
+def wake(x: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+    """Every layer's state for S samples of q(h|x) per example, p's logits, log p(x, h) and log q(h|x)."""
+    h, log_q = [x.repeat(S, 1)], torch.zeros(())
+    for above in q:
+        logits = above(h[-1])  # captured, each sample with weight 1/n: this is what the Fisher of q is made of
+        h.append(draw(logits))
+        log_q = log_q + log_prob(logits, h[-1])
+    h.append(torch.ones(len(h[0]), 1))
+    with dagfisher.no_capture():  # the Fisher of p needs weights that are not known yet
+        logits_p = [below(parents) for below, parents in zip(p, h[1:])]
+    log_p = sum((log_prob(logits, units) for logits, units in zip(logits_p, h)), torch.zeros(()))
+    return h, logits_p, log_p, log_q
+
+
+def step(opt: torch.optim.Optimizer, x: Tensor) -> None:
+    opt.zero_grad()
+    # Wake: sample h ~ q(h|x), and weight the S samples of an example by ω̃ ∝ p(x, h)/q(h|x).
+    h, logits_p, log_p, log_q = wake(x)
+    weights = torch.softmax((log_p - log_q).detach().view(S, -1), 0).reshape(-1) / len(x)
+    # The gradient of p, and the Fisher of p, both from the wake samples with the weights ω̃/B.
+    loss = -(weights * log_p).sum()
+    with dagfisher.sample_weights(weights):
+        for below, parents, logits in zip(p, h[1:], logits_p):
+            dagfisher.observe(below, parents, logits)
+    # The wake half of the gradient of q; 1/S is subtracted from ω̃, a baseline that changes no expectation.
+    loss = loss - 0.5 * ((weights - 1 / len(weights)) * log_q).sum()
+    # Sleep: dream (x, h) ~ p, from the top down.
+    with torch.no_grad():
+        dream = [draw(p[-1](torch.ones(len(weights), 1)))]
+        for below in reversed(p[:-1]):
+            dream.insert(0, draw(below(dream[0])))
+    # Line 19: the sleep half of the gradient of q shares the Fisher of the wake samples, so dreams are not captured.
+    with dagfisher.no_capture():
+        for above, parents, units in zip(q, dream, dream[1:]):
+            loss = loss - 0.5 * log_prob(above(parents), units).mean()
+    # Multiply by the inverse Fisher matrices, refreshed at every K-th step, and move p and q together.
+    loss.backward()
+    opt.step()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=1563, help="minibatches (1563, one epoch)")
+    torch.manual_seed(0)
+    data, began = datasets.load("mini-mnist"), time.perf_counter()
+    networks = nn.ModuleList([p, q])
+    opt = dagfisher.DAGNaturalGradient(networks.named_parameters(), lr=LR, damping=DAMPING, update_every=K)
+    for number, x in zip(range(1, parser.parse_args().steps + 1), data.batches(B, seed=0, epoch=0)):
+        step(opt, 2 * x - 1)
+        if number % 100 == 0:
+            with torch.no_grad():
+                _, _, log_p, log_q = wake(2 * data.evaluation("test")[:1000] - 1)
+            bound = (torch.logsumexp((log_p - log_q).view(S, -1), 0) - torch.tensor(float(S)).log()).mean()
+            print(f"step {number}  {time.perf_counter() - began:.0f} s  test log p(x) > {bound:.2f} ({S} samples)")

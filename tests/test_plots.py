@@ -1,0 +1,76 @@
+"""Pictures are PNG files that show what they are given."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dagfisher import plots
+from dagfisher.errors import MissingExtraError
+
+
+def size(path: Path) -> tuple[int, int]:
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+
+
+def test_a_tile_shows_every_pixel_of_every_image_in_order() -> None:
+    images = torch.arange(5.0)[:, None].expand(5, 6) / 5  # five images of 2×3, each of one grey
+    canvas = torch.from_numpy(plots.tile(images, (2, 3)))
+    greys = sorted({round(float(v), 4) for v in canvas.flatten()})
+    assert greys == [0.0, 0.15, 0.2, 0.4, 0.6, 0.8]
+    scale = 28  # 84 // 3
+    for i, grey in enumerate((0.0, 0.2, 0.4, 0.6, 0.8)):
+        top = i // 3 * (2 * scale + plots.TILE_GAP) + plots.TILE_GAP
+        left = i % 3 * (3 * scale + plots.TILE_GAP) + plots.TILE_GAP
+        assert torch.allclose(canvas[top : top + 2 * scale, left : left + 3 * scale], torch.tensor(grey))
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_curves(tmp_path: Path, count: int) -> None:
+    curves = [plots.Curve(f"run {i}", [1, 2, 3], [2.0, 4.0, 6.0], [-40.0 - i, -30.0, -29.0]) for i in range(count)]
+    plots.draw_curves(curves, tmp_path / "curves.png", title="data", quantity="log-likelihood")
+    assert size(tmp_path / "curves.png")[0] == 1500
+
+
+def test_curves_without_a_point(tmp_path: Path) -> None:
+    plots.draw_curves([plots.Curve("nothing yet", [], [], [])], tmp_path / "c.png", title="", quantity="")
+    assert (tmp_path / "c.png").exists()
+
+
+def test_panels(tmp_path: Path) -> None:
+    panel = plots.Panel("noise", torch.rand(10, 12))
+    plots.draw_panels([[panel, panel], [panel]], (3, 4), tmp_path / "new" / "panels.png", title="two and one")
+    assert size(tmp_path / "new" / "panels.png")[0] > 600
+
+
+def test_limits_leave_the_first_steps_out() -> None:
+    low, high = plots._limits([[-200.0, -40.0, -35.0, -33.0, -32.0], [-100.0, -34.0, -32.0, -31.0, -30.0]])
+    assert low is not None and -41 < low < -40
+    assert high is not None and -30 < high < -29
+    assert plots._limits([]) == (None, None)
+    assert plots._limits([[-1.0]]) == (None, None)
+
+
+def test_the_colours_of_neighbours_differ_in_lightness() -> None:
+    def lightness(colour: str) -> float:
+        red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    assert len(set(plots.COLOURS)) == len(plots.MARKERS)
+    assert abs(lightness(plots.COLOURS[0]) - lightness(plots.COLOURS[1])) > 0.05
+
+
+def test_without_matplotlib_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'dagfisher\[examples\]'"):
+        plots.draw_curves([], tmp_path / "c.png", title="", quantity="")
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_are_written_as_in_papers() -> None:
+    assert [plots.display(name) for name in ("nrws", "bihm", "nbihm")] == ["NRWS", "BiHM", "NBiHM"]
