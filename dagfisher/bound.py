@@ -37,6 +37,7 @@ class BoundLayer:
         self._bias = bias if id(bias) in group_of else None
         self.groups = [group_of[id(p)] for p in self.parameters]
         self.group = self.groups[0]
+        self._unit_counts = self.declaration.family.split(self.declaration.map.units(self.declaration.module))
         for p in self.parameters:
             if id(p) in names:
                 self._given_name = names[id(p)].rpartition(".")[0] or names[id(p)]
@@ -100,6 +101,12 @@ class BoundLayer:
         weight, bias = self._trained()
         grads = [p.grad for p in (weight, bias) if p is not None]
         if all(g is None for g in grads):
+            if grads and self.fisher is None and not self.recorder.records:
+                how = "run only in eval() or without gradients" if self.recorder.ran else "never run"
+                raise MissingStatisticsError(
+                    f"layer {self.name} has {how} since this optimizer was built, and has no gradient; use it in "
+                    f"the loss, freeze its parameters, or leave them out of the optimizer."
+                )
             return None
         dtype = compute_dtype(self.declaration)
         parts = [None if p is None else (torch.zeros_like(p) if p.grad is None else p.grad) for p in (weight, bias)]
@@ -162,7 +169,7 @@ class BoundLayer:
         return self.fisher.natural(gradient)
 
     def _sizes(self) -> tuple[int, ...]:
-        return self.declaration.family.split(self.declaration.map.units(self.declaration.module))
+        return self._unit_counts
 
     def blocks(self, step: int, process_group: dist.ProcessGroup | None) -> Tensor:
         """The damped blocks of the coming step."""

@@ -40,6 +40,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.armed = False
+        self.ran = False
         self.records: list[Record] = []
         self.precisions: list[Tensor] = []
 
@@ -84,6 +85,8 @@ def observe(module: nn.Module, parents: Tensor | None, predictor: Tensor) -> Non
     declaration = declaration_of(module)
     if declaration is None:
         raise DeclarationError(f"this {type(module).__name__} is not declared; call dagfisher.declare on it first.")
+    if declaration.recorder is not None:
+        declaration.recorder.ran = True
     if _enabled.get():
         _stage(declaration, parents, predictor)
 
@@ -91,7 +94,12 @@ def observe(module: nn.Module, parents: Tensor | None, predictor: Tensor) -> Non
 def forward_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
     """Stage this forward pass, if an optimizer wants it."""
     declaration = declaration_of(module)
-    if declaration is None or not (module.training and torch.is_grad_enabled() and _enabled.get()):
+    if declaration is None:
+        return
+    recorder = declaration.recorder
+    if recorder is not None:
+        recorder.ran = True
+    if not (module.training and torch.is_grad_enabled() and _enabled.get()):
         return
     if declaration.module is not module:
         raise DeclarationError(

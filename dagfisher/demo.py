@@ -27,7 +27,7 @@ def demo(out: Path) -> int:
     """Train, print a table, write curves.png and samples.png into a new folder, and say what to try next."""
     plots.require_matplotlib()
     out = unused(out)
-    print(f"One machine with layers 196-100-50-20-10-10, two algorithms, {TRAIN_SECONDS:.0f} seconds of training for each.")
+    print(f"One machine with layers 196-100-50-20-10-10, two algorithms, {TRAIN_SECONDS:.0f} seconds for each.")
     print("RWS follows plain gradients; NRWS multiplies them by the inverse of the Fisher matrix.")
     lines, curves, panels = [], [], []
     examples: int | None = None
@@ -60,9 +60,15 @@ def demo(out: Path) -> int:
 
 
 def demo_settings(algorithm: str) -> Settings:
-    """The algorithm's defaults, evaluated often and quickly."""
+    """The algorithm's defaults, evaluated often and quickly; layers this small gain nothing from a second thread."""
     return Settings.resolve(
-        data="mini-mnist", algorithm=algorithm, epochs=EPOCHS, eval_every=391, eval_examples=500, eval_samples=50
+        data="mini-mnist",
+        algorithm=algorithm,
+        epochs=EPOCHS,
+        eval_every=391,
+        eval_examples=500,
+        eval_samples=50,
+        threads=1,
     )
 
 

@@ -14,11 +14,10 @@ from torch import Tensor
 from .bound import BoundLayer
 from .declare import find_layers
 from .errors import CheckpointError, DeclarationError, NonFiniteError, SettingError
-from .solvers import SOLVERS
+from .options import validate
 from .updates import apply_update
 
 Schedule = float | Callable[[int], float]
-UNDECLARED = ("sgd", "adam", "error")
 _SHARED_SETTINGS = ("damping", "update_every", "solver", "tolerance")
 
 
@@ -114,7 +113,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         """Add parameters with settings of their own; layers among them are found as at construction."""
         super().add_param_group({"betas": self.defaults.get("betas"), **self._plain_groups([param_group])[0]})
         try:
-            _validate(self.param_groups[-1])
+            validate(self.param_groups[-1])
             if self._ready:
                 self._bind()
         except Exception:
@@ -311,7 +310,25 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             lines.append(f"  group {i}: {settings}")
         return "\n".join(lines)
 
-    # Checkpoints
+    # Copies and checkpoints
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, "dagfisher": self.state_dict()["dagfisher"]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        own = state.pop("dagfisher", None)
+        super().__setstate__(state)
+        if own is None:
+            return
+        self._process_group, self._names, self._layers, self._skipped, self._ready = None, {}, [], None, True
+        self._step = own["step"]
+        self._bind()
+        if len(own["layers"]) != len(self._layers):
+            raise DeclarationError("copy or pickle the model and its optimizer together, as one tuple.")
+        for layer, saved in zip(self._layers, own["layers"], strict=True):
+            layer.restore(layer.restored(saved))
+        self._forget()
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers; schedules that are callables are not saved."""
@@ -353,7 +370,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
     def _require_fitting(self, state: dict[Any, Any], groups: list[dict[str, Any]]) -> None:
         """Raise unless the saved settings are in range and the saved moments have their parameters' shapes."""
         for group in groups:
-            _validate(group)
+            validate(group)
         saved = [index for group in groups for index in group["params"]]
         parameters = [p for group in self.param_groups for p in group["params"]]
         for index, p in zip(saved, parameters, strict=False):
@@ -366,37 +383,3 @@ class DAGNaturalGradient(torch.optim.Optimizer):
 def _reads_freely(device: torch.device) -> bool:
     """Whether the host reads this device's memory without waiting for it."""
     return device.type == "cpu"
-
-
-def _validate(group: dict[str, Any]) -> None:
-    """Raise a sentence for the first setting that is out of range."""
-
-    def require(condition: bool, sentence: str) -> None:
-        if not condition:
-            raise SettingError(sentence)
-
-    def nonnegative(key: str) -> bool:
-        return isinstance(group[key], (int, float)) and 0 <= group[key] < math.inf
-
-    for key in ("lr", "weight_decay", "l1", "tolerance"):
-        require(nonnegative(key), f"{key} must be a finite number of at least 0, not {group[key]!r}.")
-    require(
-        callable(group["damping"]) or nonnegative("damping"),
-        f"damping must be a finite number of at least 0 or a callable of the step, not {group['damping']!r}.",
-    )
-    k = group["update_every"]
-    require(
-        callable(k) or (isinstance(k, (int, float)) and k >= 1),
-        f"update_every must be at least 1 or a callable of the step, not {k!r}.",
-    )
-    solvers = ("auto", *SOLVERS)
-    require(group["solver"] in solvers, f"solver must be one of {', '.join(solvers)}, not {group['solver']!r}.")
-    require(nonnegative("momentum") and group["momentum"] < 1, "momentum must be in [0, 1).")
-    require(not group["nesterov"] or group["momentum"] > 0, "nesterov needs momentum > 0.")
-    betas = group["betas"]
-    require(
-        betas is None or (len(betas) == 2 and all(0 <= b < 1 for b in betas)), "betas must be two numbers in [0, 1)."
-    )
-    require(betas is None or not group["momentum"], "momentum and betas cannot both be given; choose one.")
-    rules = UNDECLARED
-    require(group["undeclared"] in rules, f"undeclared must be one of {', '.join(rules)}, not {group['undeclared']!r}.")
