@@ -101,6 +101,83 @@ class CategoricalLinear(nn.Linear, StochasticLayer):
         declare(self, "categorical", classes=classes)
 
 
+class StochasticConvolution(StochasticLayer):
+    """A layer whose units stand in space: children are (n, channels, height, width)."""
+
+    def distribution(self, parents: Any) -> Conditional:
+        """p(· | parents), over all channels and positions."""
+        predictor = self(parents)
+        groups = len(self.family.split(predictor.shape[1]))
+        shape = (predictor.shape[1] // groups, *predictor.shape[2:])
+        return Conditional(self.family, predictor.flatten(1), shape)
+
+
+class BernoulliConv2d(nn.Conv2d, StochasticConvolution):
+    """Binary units whose logits are a convolution of their parents; `settings` are those of ``nn.Conv2d``."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        *,
+        states: tuple[float, float] = (0, 1),
+        **settings: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, **settings)
+        declare(self, "bernoulli", states=states)
+
+
+class BernoulliConvTranspose2d(nn.ConvTranspose2d, StochasticConvolution):
+    """Binary units whose logits are a transposed convolution of their parents."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        *,
+        states: tuple[float, float] = (0, 1),
+        **settings: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, **settings)
+        declare(self, "bernoulli", states=states)
+
+
+class GaussianConv2d(nn.Conv2d, StochasticConvolution):
+    """Normal units; a convolution of their parents gives mean and scale, or the mean alone if `std` is fixed."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        *,
+        scale: str = "log_std",
+        std: float | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels if std is not None else 2 * out_channels, kernel_size, **settings)
+        declare(self, "gaussian", scale=scale, std=std)
+
+
+class GaussianConvTranspose2d(nn.ConvTranspose2d, StochasticConvolution):
+    """Normal units; a transposed convolution of their parents gives mean and scale, or the mean alone."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        *,
+        scale: str = "log_std",
+        std: float | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels if std is not None else 2 * out_channels, kernel_size, **settings)
+        declare(self, "gaussian", scale=scale, std=std)
+
+
 class Prior(StochasticLayer):
     """Units with no parents: the predictor is the bias. Its parents argument is the number, or shape, of samples."""
 

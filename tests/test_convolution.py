@@ -161,3 +161,28 @@ def test_a_single_image_without_a_batch_axis_is_one_sample() -> None:
     torch.testing.assert_close(optimizer.fisher_blocks(module.weight), alone)
     with pytest.raises(ShapeError, match="spatial"):
         dagfisher.observe(module, torch.zeros(6), torch.zeros(1, 2, 4, 4))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("family", ["bernoulli", "gaussian"])
+def test_a_ready_made_layer_is_the_distribution_of_its_output_in_space(family: str, transposed: bool) -> None:
+    torch.manual_seed(0)
+    kinds = {
+        ("bernoulli", False): dagfisher.nn.BernoulliConv2d,
+        ("bernoulli", True): dagfisher.nn.BernoulliConvTranspose2d,
+        ("gaussian", False): dagfisher.nn.GaussianConv2d,
+        ("gaussian", True): dagfisher.nn.GaussianConvTranspose2d,
+    }
+    layer = kinds[family, transposed](2, 3, 3, stride=2, dtype=F64)
+    parents = torch.randn(5, 2, 7, 7, dtype=F64)
+    output = layer(parents)
+    if family == "bernoulli":
+        reference: Any = torch.distributions.Bernoulli(logits=output)
+    else:
+        mean, log_std = output.split(3, dim=1)
+        reference = torch.distributions.Normal(mean, log_std.exp())
+    child = layer.sample(parents)
+    assert child.shape == reference.mean.shape
+    torch.testing.assert_close(layer.log_prob(child, parents), reference.log_prob(child).sum((1, 2, 3)))
+    torch.testing.assert_close(layer.entropy(parents), reference.entropy().sum((1, 2, 3)))
+    torch.testing.assert_close(layer.distribution(parents).mean, reference.mean)

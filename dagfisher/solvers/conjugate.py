@@ -262,7 +262,7 @@ def _leading_directions(gram: Tensor) -> Tensor:
 # The cost model: everything in units of one multiply-add inside a large matrix product.
 EIGH = 45.0
 """Per m³ of a symmetric eigenproblem."""
-SMALL_INVERSE = 30.0
+SMALL_INVERSE = 15.0
 """Per r³ of one of many small Cholesky inverses."""
 STORED = 10.0
 """Per number of a stored inverse that is read once: memory, not arithmetic."""
