@@ -25,13 +25,15 @@ def watch(
     run: Run,
     *,
     seconds: float | None = None,
+    steps: int | None = None,
     wall: float = math.inf,
     tensorboard: bool = False,
     pictures: bool = True,
 ) -> bool:
-    """Train a run to its end, or for some `seconds` of training; False if Ctrl-C ended it.
+    """Train a run to its end; False if Ctrl-C ended it.
 
-    `wall` bounds the seconds that pass here, evaluations included.
+    It ends earlier, with a row, after so many `seconds` of training or `steps` in all, or when so many seconds have
+    passed here, evaluations included (`wall`).
     """
     send = board(run) if tensorboard else None
     began = drawn = time.monotonic()
@@ -40,9 +42,11 @@ def watch(
         return float(run.steps) if seconds is None else run.seconds
 
     def enough() -> bool:
-        return (seconds is not None and run.seconds >= seconds) or time.monotonic() - began >= wall
+        spent = seconds is not None and run.seconds >= seconds
+        there = steps is not None and run.steps >= steps
+        return spent or there or time.monotonic() - began >= wall
 
-    total = run.settings.epochs * run.batches if seconds is None else seconds
+    total = seconds or steps or run.settings.epochs * run.batches
     with stoppable() as stop, Bar(total, run.settings.algorithm, initial=done()) as bar:
         shown = done()
 

@@ -102,7 +102,7 @@ class CategoricalLinear(nn.Linear, StochasticLayer):
 
 
 class StochasticConvolution(StochasticLayer):
-    """A layer whose units stand in space: children are (n, channels, height, width)."""
+    """A layer whose units stand in space: children are (n, channels, *space)."""
 
     def distribution(self, parents: Any) -> Conditional:
         """p(· | parents), over all channels and positions."""
@@ -112,14 +112,12 @@ class StochasticConvolution(StochasticLayer):
         return Conditional(self.family, predictor.flatten(1), shape)
 
 
-class BernoulliConv2d(nn.Conv2d, StochasticConvolution):
-    """Binary units whose logits are a convolution of their parents; `settings` are those of ``nn.Conv2d``."""
-
+class _BernoulliConvolution(StochasticConvolution):
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | tuple[int, int],
+        kernel_size: int | tuple[int, ...],
         *,
         states: tuple[float, float] = (0, 1),
         **settings: Any,
@@ -128,54 +126,68 @@ class BernoulliConv2d(nn.Conv2d, StochasticConvolution):
         declare(self, "bernoulli", states=states)
 
 
-class BernoulliConvTranspose2d(nn.ConvTranspose2d, StochasticConvolution):
-    """Binary units whose logits are a transposed convolution of their parents."""
-
+class _GaussianConvolution(StochasticConvolution):
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | tuple[int, int],
-        *,
-        states: tuple[float, float] = (0, 1),
-        **settings: Any,
-    ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, **settings)
-        declare(self, "bernoulli", states=states)
-
-
-class GaussianConv2d(nn.Conv2d, StochasticConvolution):
-    """Normal units; a convolution of their parents gives mean and scale, or the mean alone if `std` is fixed."""
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
+        kernel_size: int | tuple[int, ...],
         *,
         scale: str = "log_std",
         std: float | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(in_channels, out_channels if std is not None else 2 * out_channels, kernel_size, **settings)
+        outputs = out_channels if std is not None else 2 * out_channels
+        super().__init__(in_channels, outputs, kernel_size, **settings)
         declare(self, "gaussian", scale=scale, std=std)
 
 
-class GaussianConvTranspose2d(nn.ConvTranspose2d, StochasticConvolution):
-    """Normal units; a transposed convolution of their parents gives mean and scale, or the mean alone."""
+class BernoulliConv1d(_BernoulliConvolution, nn.Conv1d):
+    """Binary units, logits by a convolution; further settings as of ``nn.Conv1d``."""
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        *,
-        scale: str = "log_std",
-        std: float | None = None,
-        **settings: Any,
-    ) -> None:
-        super().__init__(in_channels, out_channels if std is not None else 2 * out_channels, kernel_size, **settings)
-        declare(self, "gaussian", scale=scale, std=std)
+
+class BernoulliConv2d(_BernoulliConvolution, nn.Conv2d):
+    """Binary units, logits by a convolution; further settings as of ``nn.Conv2d``."""
+
+
+class BernoulliConv3d(_BernoulliConvolution, nn.Conv3d):
+    """Binary units, logits by a convolution; further settings as of ``nn.Conv3d``."""
+
+
+class BernoulliConvTranspose1d(_BernoulliConvolution, nn.ConvTranspose1d):
+    """Binary units, logits by a transposed convolution; further settings as of ``nn.ConvTranspose1d``."""
+
+
+class BernoulliConvTranspose2d(_BernoulliConvolution, nn.ConvTranspose2d):
+    """Binary units, logits by a transposed convolution; further settings as of ``nn.ConvTranspose2d``."""
+
+
+class BernoulliConvTranspose3d(_BernoulliConvolution, nn.ConvTranspose3d):
+    """Binary units, logits by a transposed convolution; further settings as of ``nn.ConvTranspose3d``."""
+
+
+class GaussianConv1d(_GaussianConvolution, nn.Conv1d):
+    """Normal units, mean and scale by a convolution; further settings as of ``nn.Conv1d``."""
+
+
+class GaussianConv2d(_GaussianConvolution, nn.Conv2d):
+    """Normal units, mean and scale by a convolution; further settings as of ``nn.Conv2d``."""
+
+
+class GaussianConv3d(_GaussianConvolution, nn.Conv3d):
+    """Normal units, mean and scale by a convolution; further settings as of ``nn.Conv3d``."""
+
+
+class GaussianConvTranspose1d(_GaussianConvolution, nn.ConvTranspose1d):
+    """Normal units, mean and scale by a transposed convolution; further settings as of ``nn.ConvTranspose1d``."""
+
+
+class GaussianConvTranspose2d(_GaussianConvolution, nn.ConvTranspose2d):
+    """Normal units, mean and scale by a transposed convolution; further settings as of ``nn.ConvTranspose2d``."""
+
+
+class GaussianConvTranspose3d(_GaussianConvolution, nn.ConvTranspose3d):
+    """Normal units, mean and scale by a transposed convolution; further settings as of ``nn.ConvTranspose3d``."""
 
 
 class Prior(StochasticLayer):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from dagfisher import console, demo, progress
+from dagfisher import console, demo, plots, progress
 from dagfisher.cli import main
 from dagfisher.datasets import NAMES
 from dagfisher.helmholtz import ALGORITHMS, Run, Settings
@@ -242,7 +242,7 @@ def test_tensorboard_gets_the_rows() -> None:
 
 
 def test_the_demo_in_small(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(demo, "TRAIN_SECONDS", 0.2)
+    monkeypatch.setattr(demo, "RWS_SECONDS", 0.2)
     monkeypatch.setattr(demo, "FINAL_EXAMPLES", 100)
     monkeypatch.setattr(demo, "FINAL_SAMPLES", 10)
     assert main(["demo", "--out", "runs/demo"]) == 0
@@ -255,9 +255,17 @@ def test_the_demo_in_small(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def test_the_demo_ends_in_time() -> None:
-    slack = 180 - len(demo.ALGORITHMS) * (demo.WALL_SECONDS + 1.2 * demo.FINAL_SECONDS)
+    slack = 180 - sum(demo.WALL_SECONDS.values()) - len(demo.WALL_SECONDS) * 1.2 * demo.FINAL_SECONDS
     assert slack > 25  # for starting, loading and drawing
-    assert demo.TRAIN_SECONDS < demo.WALL_SECONDS
+    assert demo.RWS_SECONDS < demo.WALL_SECONDS["rws"]
+
+
+def test_the_demo_says_who_is_ahead() -> None:
+    rws = plots.Curve("RWS", [1, 2, 3], [10, 20, 30], [-34.0, -32.0, -31.0])
+    nrws = plots.Curve("NRWS", [1, 2, 3], [20, 40, 60], [-33.0, -31.0, -30.5])
+    assert demo.difference(rws, nrws) == (
+        "By the curves, after 3.0 epochs NRWS is 0.50 nats ahead; after 30 seconds RWS is 1.00 nats ahead."
+    )
 
 
 def test_tables_are_aligned() -> None:
