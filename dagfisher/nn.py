@@ -102,7 +102,7 @@ class CategoricalLinear(nn.Linear, StochasticLayer):
 
 
 class StochasticConvolution(StochasticLayer):
-    """A layer whose units stand in space: children are (n, channels, *space)."""
+    """A layer whose units stand in space: children are (n, channels, space …)."""
 
     def distribution(self, parents: Any) -> Conditional:
         """p(· | parents), over all channels and positions."""
