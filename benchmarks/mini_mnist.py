@@ -32,7 +32,7 @@ PLAIN_GRID, NATURAL_GRID = (0.05, 0.1, 0.2, 0.4), (0.02, 0.05, 0.1, 0.2)
 CONTENDERS: dict[str, dict[str, Any]] = {
     "WS": {"algorithm": "ws", "grid": (0.01, 0.02, 0.05, 0.1)},
     "RWS": {"algorithm": "rws", "grid": PLAIN_GRID},
-    "RWS, Adam": {"algorithm": "rws", "grid": (3e-4, 1e-3, 3e-3, 1e-2), "adam": True},
+    "RWS, Adam": {"algorithm": "rws", "grid": (1e-3, 3e-3, 1e-2, 3e-2), "adam": True},
     "BiHM": {"algorithm": "bihm", "grid": PLAIN_GRID},
     "DNRWS": {"algorithm": "dnrws", "grid": NATURAL_GRID, "settings": NATURAL},
     "NBiHM": {"algorithm": "nbihm", "grid": NATURAL_GRID, "settings": NATURAL},

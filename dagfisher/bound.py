@@ -66,8 +66,13 @@ class BoundLayer:
         weight, bias = self._trained()
         units = sum(self._sizes())
         width = (0 if weight is None else weight.numel() // max(units, 1)) + (bias is not None)
-        family, dtype = self.declaration.family.name, str(compute_dtype(self.declaration))
+        family, dtype = self.declaration.family.name, str(self._dtype())
         return [weight is not None, bias is not None, units, width, family, dtype]
+
+    def _dtype(self) -> torch.dtype:
+        parameter = self._weight if self._weight is not None else self._bias
+        assert parameter is not None
+        return compute_dtype(parameter)
 
     def due(self, step: int) -> bool:
         """Whether this step refreshes the Fisher."""
@@ -108,7 +113,7 @@ class BoundLayer:
                     f"the loss, freeze its parameters, or leave them out of the optimizer."
                 )
             return None
-        dtype = compute_dtype(self.declaration)
+        dtype = self._dtype()
         parts = [None if p is None else (torch.zeros_like(p) if p.grad is None else p.grad) for p in (weight, bias)]
         weight_part, bias_part = (None if g is None else g.to(dtype) for g in parts)
         if weight_part is not None:

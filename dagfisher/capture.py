@@ -117,7 +117,10 @@ def _stage(declaration: Declaration, parents: Any, output: Tensor) -> None:
     mean_armed = mean is not None and mean.armed
     if not (armed or mean_armed):
         return
-    dtype = compute_dtype(declaration)
+    weight, bias = declaration.map.parameters(module)
+    parameter = weight if weight is not None else bias
+    assert parameter is not None
+    dtype = compute_dtype(parameter)
     with torch.no_grad():
         predictor = declaration.map.predictors(module, output.detach()).to(dtype)
         if armed:
@@ -163,8 +166,6 @@ def _sample_weights(declaration: Declaration, leading: torch.Size, rows: Tensor)
     return weights.to(rows, copy=True)
 
 
-def compute_dtype(declaration: Declaration) -> torch.dtype:
-    """Statistics and factors are float64 for float64 parameters and float32 for all others."""
-    weight, bias = declaration.map.parameters(declaration.module)
-    parameter = weight if weight is not None else bias
-    return torch.float64 if parameter is not None and parameter.dtype == torch.float64 else torch.float32
+def compute_dtype(parameter: Tensor) -> torch.dtype:
+    """Statistics and factors are float64 for a float64 parameter and float32 for all others."""
+    return torch.float64 if parameter.dtype == torch.float64 else torch.float32

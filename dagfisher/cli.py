@@ -216,7 +216,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         print(json.dumps(result, indent=2))
         return 0
     print(f"{result['algorithm']} on {result['data']}, {options.split}: {examples:,} examples, "
-          f"{options.samples:,} samples each, after {result['epoch']:g} epochs")
+          f"{options.samples:,} samples each, after {result['epoch']:.4g} epochs")
     print(f"log-likelihood     {found.mean:.4f}")
     print(f"standard error     {found.standard_error:.4f} (over the examples)")
     print(f"effective samples  {result['effective_samples']:.1f} of {options.samples:,} (mean over the examples)")
@@ -248,7 +248,7 @@ def _reconstruct(options: argparse.Namespace) -> int:
 
 def _picture(options: argparse.Namespace, run: Run, name: str, panels: list[plots.Panel]) -> int:
     out = options.out or options.run / name
-    title = f"{plots.display(run.settings.algorithm)} on {run.data.label}, epoch {run.steps / run.batches:g}"
+    title = f"{plots.display(run.settings.algorithm)} on {run.data.label}, epoch {run.steps / run.batches:.4g}"
     plots.draw_panels([panels], run.data.shape, out, title=title)
     print(out)
     return 0

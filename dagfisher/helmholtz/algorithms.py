@@ -21,7 +21,7 @@ class Algorithm:
     solver: str | None = None
     """Of DAGNaturalGradient; None: plain gradients."""
     damping: float = 0.2
-    update_every: int = 10
+    update_every: int = 100
 
     @property
     def sleeps(self) -> bool:
@@ -30,7 +30,7 @@ class Algorithm:
 
 
 _TABLE = (
-    Algorithm("ws", "wake-sleep: p from samples of q, q from dreams", "uniform", "sleep", 0.1),
+    Algorithm("ws", "wake-sleep: p from samples of q, q from dreams", "uniform", "sleep", 0.05),
     Algorithm(
         "rws",
         "reweighted wake-sleep: importance weights; q from dreams and weighted samples",
