@@ -88,15 +88,10 @@ class HandWritten:
         self.prior.add_(top, alpha=self.lr)
 
 
-def errors(trainer: Trainer, x: Tensor, refresh: bool) -> tuple[float, float]:
-    """Relative error of the natural gradient, the worst layer's and of all layers together, against float64."""
-    optimizer = trainer.optimizer
-    assert isinstance(optimizer, DAGNaturalGradient)
-    if refresh:
-        trainer.load_state_dict(trainer.state_dict())
+def errors(trainer: Trainer, x: Tensor) -> tuple[float, float]:
+    """Relative error of a fresh natural gradient, the worst layer's and of all layers together, against float64."""
     worst, off, size = 0.0, 0.0, 0.0
-    for layer, exact, found in compare_with_dense(trainer, x):
-        del layer
+    for exact, found in compare_with_dense(trainer, x):
         difference, length = float((found - exact).norm()), float(exact.norm())
         worst = max(worst, difference / length)
         off += difference**2
@@ -104,11 +99,11 @@ def errors(trainer: Trainer, x: Tensor, refresh: bool) -> tuple[float, float]:
     return worst, math.sqrt(off / size)
 
 
-def compare_with_dense(trainer: Trainer, x: Tensor) -> list[tuple[str, Tensor, Tensor]]:
-    """For each layer: its name, the exact natural gradient of this minibatch, and the one that the optimizer gives."""
+def compare_with_dense(trainer: Trainer, x: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """For each layer: the exact natural gradient of this minibatch, and the one that the optimizer gives."""
     optimizer = trainer.optimizer
     assert isinstance(optimizer, DAGNaturalGradient)
-    found: list[tuple[str, Tensor, Tensor]] = []
+    found: list[tuple[Tensor, Tensor]] = []
     take_step = optimizer.step
 
     def look(closure: None = None) -> None:
@@ -118,7 +113,7 @@ def compare_with_dense(trainer: Trainer, x: Tensor) -> list[tuple[str, Tensor, T
             gradient = torch.cat([layer.weight.grad, layer.bias.grad[:, None]], 1).double()
             exact = torch.cholesky_solve(gradient.unsqueeze(2), torch.linalg.cholesky(blocks)).squeeze(2)
             vector = torch.cat([vectors[layer.weight], vectors[layer.bias][:, None]], 1).double()
-            found.append((str(layer), exact, vector))
+            found.append((exact, vector))
         take_step()
 
     optimizer.step = look  # type: ignore[method-assign, assignment]
@@ -171,43 +166,38 @@ def main() -> None:
             step(x)
             times[name].append(1e3 * (time.perf_counter() - start))
     # A median hides the rare refresh: time it on its own and spread it over the K steps that it serves.
-    refresh = {k: refresh_cost(natural(k), next(batches)) for k in by_k}
+    refresh = {k: refresh_cost(natural, k, next(batches)) for k in by_k}
     base = statistics.median(times["RWS"])
-    rows = []
+    rows: list[dict[str, object]] = []
     print(f"{'':22s}{'ms':>8s}{'/ RWS':>8s}{'refresh ms':>12s}{'worst layer':>13s}{'all layers':>12s}")
     for name, series in times.items():
         middle = statistics.median(series)
-        row: dict[str, object] = {"name": name, "threads": arguments.threads}
-        k = int(name.split("=")[1]) if "K" in name else None
-        worst = overall = math.nan
-        if k is not None:
-            if k > 1 and k < arguments.rounds:
-                middle = statistics.fmean(sorted(series)[: len(series) - len(series) // k - 1] or series)
-                middle += max(refresh[k] - middle, 0) / k
-            elif k > 1:
-                middle += max(refresh[k] - middle, 0) / k
-            worst, overall = errors(natural(k), next(batches), refresh=False)
-        row |= {"ms": middle, "ratio": middle / base, "worst": worst, "overall": overall}
-        row["refresh_ms"] = refresh.get(k, math.nan) if k else math.nan
+        row: dict[str, object] = {"name": name, "ms": middle, "ratio": middle / base}
+        line = f"{name:22s}"
+        if name.startswith("NRWS"):
+            k = int(name.rpartition(" ")[2])
+            middle += (refresh[k] - middle) / k if k > 1 else 0.0
+            worst, overall = errors(natural(k), next(batches))
+            row |= {"ms": middle, "ratio": middle / base, "refresh_ms": refresh[k], "worst": worst, "overall": overall}
+            line += f"{middle:8.1f}{middle / base:8.2f}{refresh[k]:12.1f}{worst:13.1e}{overall:12.1e}"
+        else:
+            line += f"{middle:8.1f}{middle / base:8.2f}"
         rows.append(row)
-        print(f"{name:22s}{middle:8.1f}{middle / base:8.2f}{row['refresh_ms']:12.1f}{worst:13.1e}{overall:12.1e}")
+        print(line)
+    settings = {"data": data.label, "sizes": machine.sizes, "threads": arguments.threads, "damping": arguments.damping}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({"data": data.label, "sizes": machine.sizes, "rows": rows}, indent=1) + "\n")
+    arguments.out.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n")
 
 
-def refresh_cost(trainer: Trainer, x: Tensor) -> float:
+def refresh_cost(natural: Callable[[int], Trainer], every: int, x: Tensor) -> float:
     """Milliseconds of a step that refreshes the Fisher, the median of three fresh optimizers."""
     series = []
     for _ in range(3):
-        again = Trainer(trainer.machine, "nrws", lr=0.0, damping=0.2, update_every=_every(trainer))
+        trainer = natural(every)
         start = time.perf_counter()
-        again.step(x)
+        trainer.step(x)
         series.append(1e3 * (time.perf_counter() - start))
     return statistics.median(series)
-
-
-def _every(trainer: Trainer) -> int:
-    return int(trainer.optimizer.param_groups[0]["update_every"])
 
 
 if __name__ == "__main__":
