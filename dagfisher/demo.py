@@ -17,11 +17,11 @@ from .progress import Bar, table
 
 EPOCHS = 6
 """At most; a slow machine does fewer."""
-RWS_SECONDS = 42.0
+RWS_SECONDS = 28.0
 """Of training by RWS; NRWS then takes as many steps as RWS could."""
-WALL_SECONDS = {"rws": 50.0, "nrws": 78.0}
+WALL_SECONDS = {"rws": 34.0, "nrws": 54.0}
 """In which each algorithm trains, with the evaluations on the way."""
-FINAL_SECONDS = 10.0
+FINAL_SECONDS = 6.0
 """Of the final evaluation, for each algorithm, about; a slow machine evaluates fewer examples."""
 FINAL_EXAMPLES, FINAL_SAMPLES = 2000, 500
 

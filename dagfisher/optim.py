@@ -175,8 +175,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                 loss = closure()
         with torch.no_grad():
             try:
-                vectors, fresh = self._vectors()
-                gates = self._require_finite(vectors, refreshing=bool(fresh))
+                vectors, whole, fresh = self._vectors()
+                gates = self._require_finite(vectors, whole, refreshing=bool(fresh))
             except Exception:
                 self._forget()
                 raise
@@ -193,9 +193,10 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             layer.recorder.clear()
         self._arm()
 
-    def _vectors(self) -> tuple[dict[Tensor, Tensor], dict[BoundLayer, Any]]:
-        """The vector of every parameter with a gradient, and the layers' fresh inverse Fishers."""
+    def _vectors(self) -> tuple[dict[Tensor, Tensor], list[Tensor], dict[BoundLayer, Any]]:
+        """The vector of every parameter with a gradient, what they are views of, and fresh inverse Fishers."""
         vectors: dict[Tensor, Tensor] = {}
+        whole: list[Tensor] = []
         fresh: dict[BoundLayer, Any] = {}
         for layer in self._layers:
             gradient = layer.gradient()
@@ -206,20 +207,24 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             else:
                 natural = layer.reuse(gradient)
             vectors.update(layer.split(natural))
+            whole.append(natural)
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None and id(p) not in self._declared:
                     vectors[p] = p.grad
-        return vectors, fresh
+                    whole.append(p.grad)
+        return vectors, whole, fresh
 
-    def _require_finite(self, vectors: dict[Tensor, Tensor], refreshing: bool) -> dict[torch.device, Tensor]:
+    def _require_finite(
+        self, vectors: dict[Tensor, Tensor], whole: list[Tensor], refreshing: bool
+    ) -> dict[torch.device, Tensor]:
         """Raise on an infinity or a NaN; an accelerator that reuses skips the step and the next refresh raises.
 
         What is returned says of each accelerator whether its parameters may move.
         """
         gates: dict[torch.device, Tensor] = {}
-        for device in {v.device for v in vectors.values()}:
-            here = [v for v in vectors.values() if v.device == device and v.numel()]
+        for device in {v.device for v in whole}:
+            here = [v for v in whole if v.device == device and v.numel()]
             if not here:
                 continue
             flag = torch.stack([n.float() for n in torch._foreach_norm(here, math.inf)]).isfinite().all()
@@ -272,7 +277,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
     @torch.no_grad()
     def natural_gradient(self) -> dict[Tensor, Tensor]:
         """The vector of every parameter that has a gradient, as the next step would use it; nothing moves."""
-        vectors, _ = self._vectors()
+        vectors, _, _ = self._vectors()
         return {p: v.to(p.dtype, copy=True) for p, v in vectors.items()}
 
     @torch.no_grad()

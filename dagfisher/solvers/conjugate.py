@@ -268,7 +268,7 @@ STORED = 10.0
 """Per number of a stored inverse that is read once: memory, not arithmetic."""
 MOST_KEPT = 2**26
 """Numbers that exactly solved directions may take."""
-_START = 2e6
+_START = 5e6
 """Starting the operations of one iteration."""
 _CORNERS = (32, 64, 128, 256)
 
@@ -282,7 +282,7 @@ def _full_basis(n: int, size: int, blocks: int, update_every: int) -> bool:
 def expected_cost(n: int, d: int, units: int, blocks: int, update_every: int) -> tuple[float, float]:
     """(multiply-adds per step, numbers kept) to expect before anything is known of the weights."""
     size = min(n, d)
-    iteration = 2.0 * units * n * size
+    iteration = 2.0 * units * n * size + _START
     prepare = float(n) * d * size + 6 * iteration
     if _full_basis(n, size, blocks, update_every):
         prepare += EIGH * size**3
