@@ -27,7 +27,7 @@ from .base import Problem, Solver, gram_blocks
 from .dense import left_multiply
 from .spd import spd_inverse
 
-_DROP_SHARE = 0.25
+_DROP_SHARE = 0.1
 """The part of the tolerance that left-out rows may use up."""
 _PARTIAL = 32
 """Directions of a partial basis."""
@@ -270,7 +270,7 @@ MOST_KEPT = 2**26
 """Numbers that exactly solved directions may take."""
 _START = 5e6
 """Starting the operations of one iteration."""
-_CORNERS = (32, 64, 128, 256)
+_CORNERS = (32, 48, 64, 96, 128, 256)
 
 
 def _full_basis(n: int, size: int, blocks: int, update_every: int) -> bool:
