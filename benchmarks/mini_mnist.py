@@ -5,8 +5,9 @@
 
 Network 196-100-50-20-10-10, B = 32, S = 10, miniMNIST B. Every contender's learning rate is the best of a grid of four
 after three epochs, judged on 1,000 validation images with 1,000 samples; the final comparison has three seeds, judged
-on the first 1,000 test images with 1,000 samples, fixed settings throughout and a constant learning rate. Runs go in
-pairs, one thread each; seconds are of training alone. Results: benchmarks/results/mini_mnist.json and .png.
+on the first 1,000 test images with 1,000 samples; for every contender the learning rate stays at its best value for
+half of the epochs and then falls linearly to zero. Runs go in pairs, one thread each; seconds are of training alone.
+Results: benchmarks/results/mini_mnist.json and .png.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def run(name: str, lr: float, seed: int, epochs: int, split: str) -> dict[str, A
         trainer = Trainer(machine, "rws", seed=seed, optimizer=lambda groups: torch.optim.Adam(groups, lr=lr))
     else:
         trainer = Trainer(machine, contender["algorithm"], lr=lr, seed=seed, **contender.get("settings", {}))
+    falling = (lambda epoch: min(1.0, 2 * (1 - epoch / epochs))) if split == "test" else (lambda epoch: 1.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, falling)
     x = data.evaluation(split)[:1000]
     rows: list[dict[str, float]] = []
     seconds, start = 0.0, time.perf_counter()
@@ -59,6 +62,7 @@ def run(name: str, lr: float, seed: int, epochs: int, split: str) -> dict[str, A
     def on_epoch(epoch: int, train: float) -> None:
         nonlocal seconds, start
         seconds += time.perf_counter() - start
+        schedule.step()
         found = estimate(machine, x, 1000, generator=torch.Generator().manual_seed(epoch))
         rows.append({"epoch": epoch, "seconds": seconds, "train": train, "log_p": found.mean})
         start = time.perf_counter()

@@ -64,8 +64,9 @@ class Bernoulli:
         return (outputs,)
 
     def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
-        # ρ(1−ρ) = ρ(a) ρ(−a): the second form does not cancel for large a.
-        return (torch.sigmoid(predictor) * torch.sigmoid(-predictor),)
+        # ρ(1−ρ) from the smaller of ρ and 1−ρ, which does not cancel for large a of either sign.
+        smaller = torch.sigmoid(-predictor.abs())
+        return (smaller * (1 - smaller),)
 
     @property
     def _signed(self) -> bool:

@@ -97,7 +97,7 @@ def merge_rows(rows: Tensor, weights: list[Tensor]) -> Statistics:
     direction = torch.rand(d, generator=generator, device=rows.device, dtype=rows.dtype)
     keys, order = (rows @ direction).sort()
     # Equal rows have equal keys up to rounding; most batches have none, and that is seen here.
-    if n == 1 or bool((keys.diff() > 1e-5 * keys.abs().amax()).all()):
+    if n == 1 or bool((keys.diff() > 8 * torch.finfo(keys.dtype).eps * keys.abs().amax()).all()):
         return Statistics(rows, tuple(weights))
     ordered = rows[order]
     new = torch.ones(n, dtype=torch.bool, device=rows.device)
@@ -113,8 +113,8 @@ def merge_rows(rows: Tensor, weights: list[Tensor]) -> Statistics:
 def choose(n: int, d: int, units: int, blocks: int, damping: float, update_every: int) -> str:
     """The exact or iterative solver with the least expected cost per step that fits in memory.
 
-    Costs count multiply-adds of a large matrix product. dense: blocks·(n d² + 15 d³)/K + 10·units·d². woodbury:
-    blocks·(n² + 15 n³)/K + units·(10n² + 2nd). conjugate: see `dagfisher.solvers.conjugate`. Each also pays for
+    Costs count multiply-adds of a large matrix product. dense: blocks·(n d² + 30 d³)/K + 10·units·d². woodbury:
+    blocks·(n² + 30 n³)/K + units·(10n² + 2nd). conjugate: see `dagfisher.solvers.conjugate`. Each also pays for
     starting its operations, which decides for small layers.
     """
     if damping == 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .bound import BoundLayer
+from .capture import compute_dtype
 from .declare import find_layers
 from .errors import CheckpointError, DeclarationError, NonFiniteError, SettingError
 from .options import validate
@@ -227,7 +227,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             here = [v for v in whole if v.device == device and v.numel()]
             if not here:
                 continue
-            flag = torch.stack([n.float() for n in torch._foreach_norm(here, math.inf)]).isfinite().all()
+            # A sum is infinite or NaN if a term is; it is taken where half precision does not overflow.
+            flag = torch.stack([v.sum(dtype=compute_dtype(v)).float() for v in here]).isfinite().all()
             if _reads_freely(device) or refreshing:
                 # tolist() of a CPU tensor reads memory: no dispatch, no synchronisation.
                 if not flag.reshape(1).tolist()[0]:

@@ -27,8 +27,10 @@ from .base import Problem, Solver, gram_blocks
 from .dense import left_multiply
 from .spd import spd_inverse
 
-_DROP_SHARE = 0.1
+_DROP_SHARE = 0.2
 """The part of the tolerance that left-out rows may use up."""
+_WORTH_SELECTING = 2**14
+"""Numbers of a solution above which setting converged units aside saves time."""
 _PARTIAL = 32
 """Directions of a partial basis."""
 
@@ -151,8 +153,10 @@ class Conjugate(Solver):
     def _iterate(self, gradient: Tensor) -> Tensor:
         solution = torch.zeros_like(gradient)
         state = _Descent(self, gradient)
-        for last in range(self.iterations - 1, -1, -1):
-            state.advance(self, solution, last == 0)
+        for _ in range(self.iterations - 1):
+            state.descend(self, solution)
+            state.turn(self)
+        state.descend(self, solution, last=True)
         return solution
 
     def _calibrate(self, gradient: Tensor, goal: float) -> tuple[int, Tensor]:
@@ -171,14 +175,14 @@ class Conjugate(Solver):
         # A residual may grow for many iterations before it falls; without rounding it is zero after this many.
         patience = self.rows.shape[1] + 8
         for count in range(1, 10 * patience):
-            state.advance(solver, solution, False)
+            state.descend(solver, solution)
             squares = state.residual.square().sum(1)
             size = float(squares.sum()) + settled
             if size <= goal**2 or count >= best_at + patience:
                 break
             if size < best:
                 best, best_at = size, count
-            if count % 2 == 0 and self.weights.shape[0] > 1:
+            if count % 2 == 0 and self.weights.shape[0] > 1 and solution.numel() > _WORTH_SELECTING:
                 going = (squares > goal**2 / (4 * len(result))).nonzero().squeeze(1)
                 if len(going) < 0.75 * len(squares):
                     if units is not None:
@@ -187,6 +191,7 @@ class Conjugate(Solver):
                     units = going if units is None else units[going]
                     solver, solution = solver._select(going), solution[going]
                     state.select(going)
+            state.turn(solver)
         if units is not None:
             result.index_copy_(0, units, solution)
         return count, result
@@ -211,14 +216,16 @@ class _Descent:
         self.size = (self.residual * self.direction).sum(1, keepdim=True)
         self.tiny = torch.finfo(gradient.dtype).tiny
 
-    def advance(self, solver: Conjugate, solution: Tensor, last: bool) -> None:
-        """One iteration, in place; the last one stops when the solution is known."""
+    def descend(self, solver: Conjugate, solution: Tensor, *, last: bool = False) -> None:
+        """Go along the direction, in place; the last time, the residual is not needed any more."""
         image = solver._product(self.direction)
         length = self.size / (self.direction * image).sum(1, keepdim=True).clamp_min_(self.tiny)
         solution.addcmul_(length, self.direction)
-        if last:
-            return
-        self.residual.addcmul_(length, image, value=-1)
+        if not last:
+            self.residual.addcmul_(length, image, value=-1)
+
+    def turn(self, solver: Conjugate) -> None:
+        """Find the next direction, in place."""
         preconditioned = solver._precondition(self.residual)
         size = (self.residual * preconditioned).sum(1, keepdim=True)
         self.direction.mul_(size / self.size.clamp_min(self.tiny)).add_(preconditioned)
@@ -262,7 +269,7 @@ def _leading_directions(gram: Tensor) -> Tensor:
 # The cost model: everything in units of one multiply-add inside a large matrix product.
 EIGH = 45.0
 """Per m³ of a symmetric eigenproblem."""
-SMALL_INVERSE = 15.0
+SMALL_INVERSE = 30.0
 """Per r³ of one of many small Cholesky inverses."""
 STORED = 10.0
 """Per number of a stored inverse that is read once: memory, not arithmetic."""
