@@ -129,6 +129,7 @@ def main() -> None:
     parser.add_argument("--train-steps", type=int, default=1200, help="NRWS steps before anything is measured")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--damping", type=float, default=0.2)
+    parser.add_argument("--tolerance", type=float, default=0.02, help="of the natural steps (0.02, the default)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path, default=RESULTS / "step_ratio.json")
     arguments = parser.parse_args()
@@ -145,8 +146,9 @@ def main() -> None:
         print(f"log-likelihood of the last minibatch {float(value):.1f}")
 
     def natural(every: int) -> Trainer:
-        settings = {"lr": 0.0, "damping": arguments.damping, "update_every": every}
-        return Trainer(copy.deepcopy(machine), "nrws", **settings)  # type: ignore[arg-type]
+        damping, tolerance = arguments.damping, arguments.tolerance
+        own = copy.deepcopy(machine)
+        return Trainer(own, "nrws", lr=0.0, damping=damping, update_every=every, tolerance=tolerance)
 
     rws = Trainer(copy.deepcopy(machine), "rws", lr=0.0)
     by_k = {k: natural(k) for k in (1000, 100, 10, 1)}
@@ -185,6 +187,7 @@ def main() -> None:
         rows.append(row)
         print(line)
     settings = {"data": data.label, "sizes": machine.sizes, "threads": arguments.threads, "damping": arguments.damping}
+    settings["tolerance"] = arguments.tolerance
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -52,10 +54,12 @@ def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bia
     sample = _cat([r.sample_weights for r in records])
     groups = [r.fisher_weights or (precisions[i],) for i, r in enumerate(records)]
     fisher = [_cat(list(parts)) for parts in zip(*groups, strict=True)]
-    total = torch.stack([r.sample_weights.sum() if r.total is None else r.total for r in records]).sum()
-    if not bool((sample >= 0).all() & (total > 0) & total.isfinite()):
+    total = sum(map(_total, records[1:]), _total(records[0]))
+    # One reading for all checks; a sum is infinite or NaN if a term is.
+    found = torch.stack([total, sample.amin(), rows.sum(), *(q.sum() for q in fisher)]).tolist()
+    if not (0 < found[0] < math.inf and found[1] >= 0):
         raise SampleWeightError("its sample weights must be finite, not negative, and not all zero.")
-    if not bool(torch.stack([rows.sum().isfinite(), *(q.sum().isfinite() for q in fisher)]).all()):
+    if not all(map(math.isfinite, found[2:])):
         raise NonFiniteError(
             "its captured parents or predictors hold an infinity or a NaN; no parameter has moved. Look at the data, "
             "at the learning rate, and at predictors too large for an exponential."
@@ -86,18 +90,29 @@ def require_pairs(records: list[Record], precisions: list[Tensor]) -> None:
             )
 
 
+def _total(record: Record) -> Tensor:
+    return record.sample_weights.sum() if record.total is None else record.total
+
+
 def _cat(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+@lru_cache(maxsize=256)
+def _direction(d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    generator = torch.Generator(device=device).manual_seed(1)
+    return torch.rand(d, generator=generator, device=device, dtype=dtype)
 
 
 def merge_rows(rows: Tensor, weights: list[Tensor]) -> Statistics:
     """Equal rows become one, their Fisher weights added: the blocks do not change."""
     n, d = rows.shape
-    generator = torch.Generator(device=rows.device).manual_seed(1)
-    direction = torch.rand(d, generator=generator, device=rows.device, dtype=rows.dtype)
-    keys, order = (rows @ direction).sort()
+    if n == 1:
+        return Statistics(rows, tuple(weights))
+    keys, order = (rows @ _direction(d, rows.dtype, rows.device)).sort()
     # Equal rows have equal keys up to rounding; most batches have none, and that is seen here.
-    if n == 1 or bool((keys.diff() > 8 * torch.finfo(keys.dtype).eps * keys.abs().amax()).all()):
+    gap, low, high = torch.stack([keys.diff().amin(), keys[0], keys[-1]]).tolist()
+    if gap > 8 * torch.finfo(keys.dtype).eps * max(-low, high):
         return Statistics(rows, tuple(weights))
     ordered = rows[order]
     new = torch.ones(n, dtype=torch.bool, device=rows.device)
