@@ -170,7 +170,7 @@ def plot(results: Results, path: Path) -> None:
     for axis in axes:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle("miniMNIST B, 196-100-50-20-10-10: each algorithm at its tuned learning rate, 3 seeds")
+    figure.suptitle("miniMNIST B, 196-100-50-20-10-10: each algorithm at its tuned learning rate; range over seeds")
     figure.tight_layout()
     figure.savefig(path, dpi=130)
 
