@@ -104,19 +104,50 @@ class Bernoulli:
         return F.softplus(predictor, threshold=40) - predictor * torch.sigmoid(predictor)
 
 
-_SCALES = {"log_std": (1.0, 2.0), "log_var": (0.5, 0.5)}
-"""For each parametrisation: log σ as a multiple of the predictor, and the Fisher weight of that predictor."""
+_SCALES = {"log_std": 1.0, "log_var": 0.5}
+"""For each parametrisation: log σ, where σ has no lower bound, as a multiple of the predictor."""
+
+
+def _log_std(scale: Tensor, kind: str, min_std: float) -> Tensor:
+    """log σ from the predictor s of the scale: σ = ε + eˢ for log_std, σ² = ε² + eˢ for log_var."""
+    factor = _SCALES[kind]
+    if not min_std:
+        return factor * scale
+    least = math.log(min_std) / factor
+    return factor * (least + F.softplus(scale - least, threshold=40))
+
+
+def _slope(scale: Tensor, kind: str, min_std: float) -> Tensor | float:
+    """The derivative of log σ about the predictor of the scale."""
+    factor = _SCALES[kind]
+    return factor * torch.sigmoid(scale - math.log(min_std) / factor) if min_std else factor
+
+
+def gaussian_precision(scale: Tensor, kind: str, min_std: float = 0.0) -> Tensor:
+    """1/σ², the Fisher weight of a Gaussian mean, from the predictor of the scale."""
+    return torch.exp(-2 * _log_std(scale, kind, min_std))
+
+
+def _scale_weight(scale: Tensor, kind: str, min_std: float) -> Tensor:
+    """The Fisher weight of the scale's predictor, 2 (∂ log σ/∂s)²; without a bound one number for all units."""
+    slope = _slope(scale, kind, min_std)
+    if isinstance(slope, Tensor):
+        return 2 * slope.square()
+    return scale.new_full((*scale.shape[:-1], 1), 2 * slope**2)
+
 
 
 @dataclass(frozen=True)
 class Gaussian:
     """A normal unit; the predictor is [mean, scale] in two halves, or the mean alone when `std` is fixed.
 
-    q of the mean is 1/σ², q of log σ is 2, q of log σ² is 1/2, and mean and scale do not couple.
+    q of the mean is 1/σ², q of log σ is 2, q of log σ² is 1/2, and mean and scale do not couple. With `min_std` = ε,
+    σ = ε + exp(scale), or σ² = ε² + exp(scale): never less than ε, and differentiable everywhere.
     """
 
     scale: str = "log_std"
     std: float | None = None
+    min_std: float = 0.0
     name = "gaussian"
 
     def __post_init__(self) -> None:
@@ -124,6 +155,8 @@ class Gaussian:
             raise DeclarationError(f"scale must be 'log_std' or 'log_var', not {self.scale!r}.")
         if self.std is not None and not 0 < self.std < math.inf:
             raise DeclarationError(f"std must be a positive finite number, not {self.std!r}.")
+        if not 0 <= self.min_std < math.inf:
+            raise DeclarationError(f"min_std must be a finite number of at least 0, not {self.min_std!r}.")
 
     def split(self, outputs: int) -> tuple[int, ...]:
         if self.std is not None:
@@ -140,13 +173,16 @@ class Gaussian:
         if self.std is not None:
             return predictor, torch.full_like(predictor, math.log(self.std))
         mean, scale = predictor.chunk(2, dim=-1)
-        return mean, _SCALES[self.scale][0] * scale
+        return mean, _log_std(scale, self.scale, self.min_std)
 
     def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
         if self.std is not None:
             return (predictor.new_full((*predictor.shape[:-1], 1), self.std**-2),)
         scale = predictor.chunk(2, dim=-1)[1]
-        return (gaussian_precision(scale, self.scale), *GaussianScale(self.scale).fisher_weights(scale))
+        return (
+            gaussian_precision(scale, self.scale, self.min_std),
+            _scale_weight(scale, self.scale, self.min_std),
+        )
 
     def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
         mean, log_std = self.moments(predictor)
@@ -158,7 +194,8 @@ class Gaussian:
         about_mean = standardised * torch.exp(-log_std)
         if self.std is not None:
             return about_mean
-        return torch.cat([about_mean, _SCALES[self.scale][0] * (standardised.square() - 1)], dim=-1)
+        slope = _slope(predictor.chunk(2, dim=-1)[1], self.scale, self.min_std)
+        return torch.cat([about_mean, slope * (standardised.square() - 1)], dim=-1)
 
     def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
         mean, log_std = self.moments(predictor.detach())
@@ -172,11 +209,6 @@ class Gaussian:
         return self.moments(predictor)[1] + 0.5 * (1 + LOG_2PI)
 
 
-def gaussian_precision(scale: Tensor, kind: str) -> Tensor:
-    """1/σ², the Fisher weight of a Gaussian mean, from the predictor of the scale."""
-    return torch.exp(-2 * _SCALES[kind][0] * scale)
-
-
 @dataclass(frozen=True)
 class GaussianScale:
     """The scale head of a Gaussian layer with two heads: q is a constant, one block serves every unit."""
@@ -188,7 +220,7 @@ class GaussianScale:
         return (outputs,)
 
     def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
-        return (predictor.new_full((*predictor.shape[:-1], 1), _SCALES[self.scale][1]),)
+        return (_scale_weight(predictor, self.scale, 0.0),)
 
 
 @dataclass(frozen=True)

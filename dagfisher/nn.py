@@ -56,7 +56,10 @@ class BernoulliLinear(nn.Linear, StochasticLayer):
 
 
 class GaussianLinear(nn.Linear, StochasticLayer):
-    """Normal units; a linear map of their parents gives mean and scale, or the mean alone if `std` is fixed."""
+    """Normal units; a linear map of their parents gives mean and scale, or the mean alone if `std` is fixed.
+
+    With `min_std` no standard deviation falls below it.
+    """
 
     def __init__(
         self,
@@ -66,12 +69,13 @@ class GaussianLinear(nn.Linear, StochasticLayer):
         *,
         scale: str = "log_std",
         std: float | None = None,
+        min_std: float = 0.0,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         outputs = out_features if std is not None else 2 * out_features
         super().__init__(in_features, outputs, bias, device=device, dtype=dtype)
-        declare(self, "gaussian", scale=scale, std=std)
+        declare(self, "gaussian", scale=scale, std=std, min_std=min_std)
 
 
 class PoissonLinear(nn.Linear, StochasticLayer):
@@ -135,11 +139,12 @@ class _GaussianConvolution(StochasticConvolution):
         *,
         scale: str = "log_std",
         std: float | None = None,
+        min_std: float = 0.0,
         **settings: Any,
     ) -> None:
         outputs = out_channels if std is not None else 2 * out_channels
         super().__init__(in_channels, outputs, kernel_size, **settings)
-        declare(self, "gaussian", scale=scale, std=std)
+        declare(self, "gaussian", scale=scale, std=std, min_std=min_std)
 
 
 class BernoulliConv1d(_BernoulliConvolution, nn.Conv1d):

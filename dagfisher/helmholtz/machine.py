@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
+from ..capture import observe
 from ..errors import ShapeError
-from ..nn import BernoulliLinear, Prior, StochasticLayer
+from ..families import Bernoulli, Gaussian
+from ..nn import BernoulliLinear, GaussianLinear, Prior, StochasticLayer
+from .shapes import Shape, in_space, layer_shapes, predict
 
 LayerPair = tuple[StochasticLayer, StochasticLayer]
 """(generative layer: upper → lower, recognition layer: lower → upper)."""
@@ -19,58 +22,86 @@ LayerPair = tuple[StochasticLayer, StochasticLayer]
 class HelmholtzMachine(nn.Module):
     """p(x, h) = p(x|h¹) … p(hᴹ) and q(h|x) = q(h¹|x) … q(hᴹ|hᴹ⁻¹), with a learned prior on the top layer.
 
+    Data are always given in {0, 1}, or as grey values in [0, 1], and are encoded here: as the two states of Bernoulli
+    units, and as 2x − 1 for Gaussian ones. Log-likelihoods are of x as it was given.
+
     Args:
         sizes: units from the data to the top, for example ``[784, 300, 100, 10]``; or a list of pairs
-            (generative layer, recognition layer) from the bottom up.
-        states: the two states of every unit, (−1, 1) or (0, 1). Data are always given in {0, 1}, or as grey values
-            in [0, 1], and are encoded here.
-        prior: the top layer; made for the states if not given.
+            (generative layer, recognition layer) from the bottom up, of layers of :mod:`dagfisher.nn`, dense,
+            convolutional or transposed in any combination. The machine reshapes between them.
+        states: the two states of every Bernoulli unit, (−1, 1) or (0, 1); with `sizes`.
+        families: ``"bernoulli"`` or ``"gaussian"``, for all layers or one for each size; with `sizes`.
+        min_std: no Gaussian unit has a smaller standard deviation; with `sizes`.
+        prior: the top layer; needed with pairs.
+        shape: of the data, (channels, rows, columns); needed if the bottom pair has a convolution.
     """
 
     def __init__(
         self,
         sizes: Sequence[int] | Sequence[LayerPair],
         states: tuple[float, float] = (-1, 1),
+        *,
+        families: str | Sequence[str] = "bernoulli",
+        min_std: float = 0.01,
         prior: Prior | None = None,
+        shape: Shape | None = None,
     ) -> None:
         super().__init__()
         pairs = [item for item in sizes if isinstance(item, tuple)]
         if not pairs:
-            widths = [int(s) for s in sizes if not isinstance(s, tuple)]
-            if len(widths) < 2 or min(widths) < 1:
-                raise ShapeError(f"a machine needs at least two layers of at least one unit, not {widths}.")
-            pairs = [
-                (BernoulliLinear(above, below, states=states), BernoulliLinear(below, above, states=states))
-                for below, above in itertools.pairwise(widths)
-            ]
-            prior = prior or Prior(widths[-1], states=states)
+            pairs, top = _dense(sizes, states, families, min_std)
+            prior = prior or top
         if prior is None:
             raise ShapeError("a machine made of layer pairs needs a prior for its top layer.")
         self.generative = nn.ModuleList(pair[0] for pair in pairs)
         self.recognition = nn.ModuleList(pair[1] for pair in pairs)
         self.prior = prior
+        self.shapes = layer_shapes(pairs, shape, prior.family.split(prior.bias.shape[0])[0])
+        """How the units of each layer stand, from the data to the top."""
         self.reset_parameters()
 
     def reset_parameters(self, *, bihm: bool = False, generator: Generator | None = None) -> None:
-        """Glorot-normal weights and biases of −1; for BiHM normal values of deviation 0.001, cut at two deviations."""
-        for name, parameter in self.named_parameters():
-            with torch.no_grad():
-                if bihm:
-                    nn.init.trunc_normal_(parameter, std=0.001, a=-0.002, b=0.002, generator=generator)
-                elif name.endswith("weight"):
-                    nn.init.xavier_normal_(parameter, generator=generator)
-                else:
-                    parameter.fill_(-1.0)
+        """Glorot-normal weights and biases of −1; Gaussian layers start with biases of 0 and one scale for all parents.
+
+        For BiHM normal values of deviation 0.001, cut at two deviations.
+        """
+        for layer in [*self.generative_layers(), *self.recognition_layers(), self.prior]:
+            for name, parameter in layer.named_parameters():
+                with torch.no_grad():
+                    if bihm:
+                        nn.init.trunc_normal_(parameter, std=0.001, a=-0.002, b=0.002, generator=generator)
+                    elif name.endswith("weight"):
+                        nn.init.xavier_normal_(parameter, generator=generator)
+                    else:
+                        parameter.fill_(0.0 if isinstance(layer.family, Gaussian) else -1.0)
+            if isinstance(layer.family, Gaussian) and layer.family.std is None and layer is not self.prior:
+                with torch.no_grad():
+                    weight: Any = layer.weight
+                    # Output channels are on the second axis of a transposed convolution's weight.
+                    weight.chunk(2, dim=int(getattr(layer, "transposed", False)))[1].zero_()
 
     @property
     def visible(self) -> int:
         """The number of pixels."""
-        return int(self.recognition[0].in_features)  # type: ignore[arg-type]
+        return self.sizes[0]
 
     @property
     def sizes(self) -> list[int]:
         """Units from the data to the top."""
-        return [self.visible, *(int(layer.out_features) for layer in self.recognition)]  # type: ignore[arg-type]
+        return [math.prod(shape) for shape in self.shapes]
+
+    def up(self, i: int, parents: Tensor) -> Tensor:
+        """The predictor of recognition layer i, counted from the bottom, given the flat states below it."""
+        return predict(self.recognition[i], self.shapes[i], parents)  # type: ignore[arg-type]
+
+    def down(self, i: int, parents: Tensor) -> Tensor:
+        """The predictor of generative layer i, counted from the bottom, given the flat states above it."""
+        return predict(self.generative[i], self.shapes[i + 1], parents)  # type: ignore[arg-type]
+
+    def observe_down(self, i: int, parents: Tensor, predictor: Tensor) -> None:
+        """Feed the Fisher of generative layer i."""
+        layer: StochasticLayer = self.generative[i]  # type: ignore[assignment]
+        observe(layer, in_space(layer, self.shapes[i + 1], parents), in_space(layer, self.shapes[i], predictor))
 
     def generative_layers(self) -> list[StochasticLayer]:
         """The generative layers from the bottom up, without the prior."""
@@ -95,48 +126,54 @@ class HelmholtzMachine(nn.Module):
             raise ShapeError(
                 f"data of shape {tuple(x.shape)} do not fit {self.visible} visible units; give (n, pixels)."
             )
-        parameter = self.prior.bias
-        low, high = self._states()
-        return flat.to(parameter) * (high - low) + low
+        low, high = self._range()
+        return flat.to(self.prior.bias) * (high - low) + low
 
     def decode(self, visible: Tensor) -> Tensor:
         """States or means of the visible units as values in [0, 1]."""
-        low, high = self._states()
+        low, high = self._range()
         return (visible - low) / (high - low)
 
-    def _states(self) -> tuple[float, float]:
-        states: tuple[float, float] = self.generative_layers()[0].family.states  # type: ignore[attr-defined]
-        return states
+    def _range(self) -> tuple[float, float]:
+        """What the data 0 and 1 are as states of the visible units."""
+        family = self.generative_layers()[0].family
+        return family.states if isinstance(family, Bernoulli) else (-1.0, 1.0)
+
+    @property
+    def log_volume(self) -> float:
+        """log |∂ states/∂x| of the encoding: a density of the states times this volume is one of x."""
+        low, high = self._range()
+        gaussian = isinstance(self.generative_layers()[0].family, Gaussian)
+        return self.visible * math.log(high - low) if gaussian else 0.0
 
     @torch.no_grad()
     def sample(self, n: int, *, means: bool = False, generator: Generator | None = None) -> Tensor:
-        """n dreams in {0, 1}; with `means`, the probabilities of the pixels instead of draws."""
+        """n dreams, (n, pixels); with `means`, the expectations of the pixels instead of draws."""
         h = self.prior.sample(n, generator)
-        layers = self.generative_layers()
-        for layer in reversed(layers[1:]):
-            h = layer.sample(h, generator)
-        bottom = layers[0].distribution(h)
-        return self.decode(bottom.mean if means else bottom.sample(generator))
+        return self._descend(len(self.generative), h, means, generator)
 
     @torch.no_grad()
     def infer(self, x: Tensor, *, generator: Generator | None = None) -> list[Tensor]:
-        """A draw of every hidden layer from q(h|x), from the bottom up, in the machine's states."""
+        """A draw of every hidden layer from q(h|x), from the bottom up, (n, units) in the machine's states."""
         h = self.encode(x)
         hidden = []
-        for layer in self.recognition_layers():
-            h = layer.sample(h, generator)
+        for i, layer in enumerate(self.recognition_layers()):
+            h = layer.family.sample(self.up(i, h), generator)
             hidden.append(h)
         return hidden
 
     @torch.no_grad()
     def reconstruct(self, x: Tensor, *, depth: int = 1, generator: Generator | None = None) -> Tensor:
-        """Pixel probabilities after going up `depth` layers with q and down again with p."""
-        hidden = self.infer(x, generator=generator)
-        h = hidden[depth - 1]
+        """The expectations of the pixels after going up `depth` layers with q and down again with p."""
+        h = self.infer(x, generator=generator)[depth - 1]
+        return self._descend(depth, h, True, generator)
+
+    def _descend(self, depth: int, h: Tensor, means: bool, generator: Generator | None) -> Tensor:
         layers = self.generative_layers()
-        for layer in reversed(layers[1:depth]):
-            h = layer.sample(h, generator)
-        return self.decode(layers[0].distribution(h).mean)
+        for i in reversed(range(1, depth)):
+            h = layers[i].family.sample(self.down(i, h), generator)
+        family, predictor = layers[0].family, self.down(0, h)
+        return self.decode(family.mean(predictor) if means else family.sample(predictor, generator))
 
     def log_likelihood(self, x: Tensor, samples: int = 1000, *, generator: Generator | None = None) -> Tensor:
         """The importance-sampled log p(x) of each example; memory does not grow with `samples`."""
@@ -147,35 +184,59 @@ class HelmholtzMachine(nn.Module):
     @torch.no_grad()
     def exact_log_likelihood(self, x: Tensor) -> Tensor:
         """log p(x) of each example by summing over every state of every hidden layer; for tiny machines."""
-        layers = self.generative_layers()
+        children = [*self.generative_layers()[1:], self.prior]
+        if not all(isinstance(layer.family, Bernoulli) for layer in children):
+            raise ShapeError("exact_log_likelihood sums over states, which only Bernoulli units have countably many of.")
         if sum(self.sizes[1:]) > 24 or max(self.sizes[1:]) > 16:
             raise ShapeError(
                 f"exact_log_likelihood sums over all states of {self.sizes[1:]} hidden units; it takes at most 24 "
                 f"hidden units, 16 in a layer. Use log_likelihood instead."
             )
-        above = self._all_states(self.sizes[-1])
+        above = self._all_states(self.prior, self.sizes[-1])
         log_above = self.prior.log_prob(above)
-        for layer, width in zip(reversed(layers[1:]), reversed(self.sizes[1:-1]), strict=True):
-            here = self._all_states(width)
-            joint = self._conditional(layer, here, above) + log_above
+        for i in reversed(range(1, len(self.generative))):
+            here = self._all_states(children[i - 1], self.sizes[i])
+            joint = self._conditional(i, here, above) + log_above
             above, log_above = here, torch.logsumexp(joint, dim=1)
-        return torch.logsumexp(self._conditional(layers[0], self.encode(x), above) + log_above, dim=1)
+        joint = self._conditional(0, self.encode(x), above) + log_above
+        return torch.logsumexp(joint, dim=1) + self.log_volume
 
-    def _all_states(self, width: int) -> Tensor:
+    def _all_states(self, layer: StochasticLayer, width: int) -> Tensor:
         codes = torch.arange(2**width, device=self.prior.bias.device)
         bits = (codes[:, None] >> torch.arange(width, device=codes.device)) & 1
-        low, high = self._states()
-        return bits.to(self.prior.bias.dtype) * (high - low) + low
+        assert isinstance(layer.family, Bernoulli)
+        return layer.family.from_bits(bits.to(self.prior.bias.dtype))
 
-    @staticmethod
-    def _conditional(layer: StochasticLayer, child: Tensor, parents: Tensor) -> Tensor:
-        """log p(child_i | parents_k), (children × parents)."""
-        predictor = layer(parents)
-        rows = [layer.family.log_prob(part[:, None, :], predictor).sum(-1) for part in torch.split(child, 64)]
+    def _conditional(self, i: int, child: Tensor, parents: Tensor) -> Tensor:
+        """log p(child_i | parents_k) of generative layer i, (children × parents)."""
+        predictor, family = self.down(i, parents), self.generative_layers()[i].family
+        rows = [family.log_prob(part[:, None, :], predictor).sum(-1) for part in torch.split(child, 64)]
         return torch.cat(rows)
 
     def extra_repr(self) -> str:
-        return "-".join(str(s) for s in self.sizes)
+        return "-".join("×".join(str(s) for s in shape) for shape in self.shapes)
+
+
+def _dense(
+    sizes: Sequence[Any], states: tuple[float, float], families: str | Sequence[str], min_std: float
+) -> tuple[list[LayerPair], Prior]:
+    """Pairs of dense layers, and the prior, of these sizes and families from the data up."""
+    widths = [int(s) for s in sizes]
+    if len(widths) < 2 or min(widths) < 1:
+        raise ShapeError(f"a machine needs at least two layers of at least one unit, not {widths}.")
+    kinds = [families] * len(widths) if isinstance(families, str) else list(families)
+    if len(kinds) != len(widths) or not set(kinds) <= {"bernoulli", "gaussian"}:
+        raise ShapeError(f"families must be 'bernoulli' or 'gaussian' for each of {len(widths)} layers, not {kinds}.")
+    settings: dict[str, dict[str, Any]] = {"bernoulli": {"states": states}, "gaussian": {"min_std": min_std}}
+    layers: dict[str, Any] = {"bernoulli": BernoulliLinear, "gaussian": GaussianLinear}
+    pairs = [
+        (
+            layers[kinds[i]](widths[i + 1], widths[i], **settings[kinds[i]]),
+            layers[kinds[i + 1]](widths[i], widths[i + 1], **settings[kinds[i + 1]]),
+        )
+        for i in range(len(widths) - 1)
+    ]
+    return pairs, Prior(widths[-1], kinds[-1], **settings[kinds[-1]])
 
 
 def log_mean_exp(log_values: Tensor, dim: int) -> Tensor:

@@ -72,7 +72,7 @@ def wake(machine: HelmholtzMachine, x: Tensor, samples: int, generator: Generato
     log_q = torch.zeros((), dtype=x.dtype, device=x.device)
     below = x
     for i, layer in enumerate(machine.recognition_layers()):
-        predictor = layer(below)
+        predictor = machine.up(i, below)
         fixed = predictor.detach()
         if i == 0:
             fixed = fixed.expand(samples, *fixed.shape)
@@ -83,10 +83,12 @@ def wake(machine: HelmholtzMachine, x: Tensor, samples: int, generator: Generato
         recognition.append(predictor)
     generative: list[Tensor] = []
     with no_capture():
-        for layer, parents in zip(machine.generative_layers(), hidden, strict=True):
-            generative.append(layer(parents))
+        for i, parents in enumerate(hidden):
+            generative.append(machine.down(i, parents))
         generative.append(machine.prior(samples * batch))
     log_p = machine.generative_layers()[0].family.log_prob(x, _by_sample(generative[0].detach(), samples)).sum(-1)
+    if machine.log_volume:
+        log_p = log_p + machine.log_volume
     for layer, child, predictor in zip(_children(machine), hidden, generative[1:], strict=True):
         log_p = log_p + layer.family.log_prob(child, predictor.detach()).sum(-1).reshape(samples, batch)
     return Wake(x, hidden, recognition, generative, log_p, log_q)
@@ -105,8 +107,8 @@ def generative_terms(machine: HelmholtzMachine, state: Wake, weights: Tensor, te
 def observe_generative(machine: HelmholtzMachine, state: Wake, weights: Tensor) -> None:
     """Feed the Fisher of p with the wake samples and their weights."""
     with sample_weights(weights.reshape(-1)):
-        for layer, parents, predictor in zip(machine.generative_layers(), state.hidden, state.generative, strict=False):
-            observe(layer, parents, predictor)
+        for i, (parents, predictor) in enumerate(zip(state.hidden, state.generative, strict=False)):
+            machine.observe_down(i, parents, predictor)
         observe(machine.prior, None, state.generative[-1])
 
 
@@ -138,20 +140,22 @@ def sleep_terms(
     With `observe_dreams` they feed the Fisher of p.
     """
     with torch.no_grad(), no_capture():
-        predictor = machine.prior(dreams)
-        layers = [machine.prior, *reversed(machine.generative_layers())]
-        path = [machine.prior.family.sample(predictor, generator)]
-        predictors = [predictor]
-        for layer in layers[1:]:
-            predictors.append(layer(path[-1]))
-            path.append(layer.family.sample(predictors[-1], generator))
-    if observe_dreams:
-        for layer, parents, predictor in zip(layers, [None, *path[:-1]], predictors, strict=True):
-            observe(layer, parents, predictor)
+        predictors = [machine.prior(dreams)]
+        path = [machine.prior.family.sample(predictors[0], generator)]
+        for i in reversed(range(len(machine.generative))):
+            predictors.append(machine.down(i, path[-1]))
+            path.append(machine.generative_layers()[i].family.sample(predictors[-1], generator))
+    predictors.reverse()
     path.reverse()
+    if observe_dreams:
+        for i, (above, predictor) in enumerate(zip(path[1:], predictors, strict=False)):
+            machine.observe_down(i, above, predictor)
+        observe(machine.prior, None, predictors[-1])
     with no_capture():
-        for layer, below, above in zip(machine.recognition_layers(), path[:-1], path[1:], strict=True):
-            predictor = layer(below)
+        for i, (layer, below, above) in enumerate(
+            zip(machine.recognition_layers(), path[:-1], path[1:], strict=True)
+        ):
+            predictor = machine.up(i, below)
             terms.add(predictor, layer.family.score(above, predictor.detach()).mul_(-coefficient / dreams))
 
 

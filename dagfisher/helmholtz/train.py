@@ -149,8 +149,8 @@ class Trainer:
     def _sleep_step(self, state: Wake, share: float) -> None:
         """A sleep update of its own; the Fisher of q still comes from this minibatch's wake samples."""
         self.optimizer.zero_grad()
-        for layer, parents in zip(self.machine.recognition_layers(), [state.x, *state.hidden[:-1]], strict=True):
-            layer(parents)
+        for i, parents in enumerate([state.x, *state.hidden[:-1]]):
+            self.machine.up(i, parents)
         terms = Terms()
         self._sleep(state, share, terms, observe_dreams=False)
         terms.backward()
