@@ -126,7 +126,8 @@ def _stage(declaration: Declaration, parents: Any, output: Tensor) -> None:
         if armed:
             assert recorder is not None
             try:
-                rows = declaration.map.rows(module, parents, output).to(dtype, copy=True)
+                rows = declaration.map.rows(module, parents, output)
+                rows = rows.to(dtype, copy=_same_memory(rows, parents))
             except ShapeError as error:
                 raise ShapeError(f"layer {layer_name(declaration)}: {error}") from None
             q = None if isinstance(family, GaussianMean) else family.fisher_weights(predictor)
@@ -164,6 +165,11 @@ def _sample_weights(declaration: Declaration, leading: torch.Size, rows: Tensor)
         )
     weights = weights.reshape(weights.shape + (1,) * (len(leading) - weights.dim())).expand(leading).reshape(-1)
     return weights.to(rows, copy=True)
+
+
+def _same_memory(rows: Tensor, parents: Any) -> bool:
+    """Whether the rows are a view of the parents, which may change, and not patches copied out of them."""
+    return isinstance(parents, Tensor) and rows.untyped_storage().data_ptr() == parents.untyped_storage().data_ptr()
 
 
 def compute_dtype(parameter: Tensor) -> torch.dtype:

@@ -210,6 +210,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     }
     if run.settings.description.weights == "root":
         result["log_p_star_plus_2_log_z"] = float(found.log_p_star.double().mean())
+    if run.settings.binarisation == "G":
+        result["bits_per_dimension"] = run.data.bits_per_dimension(found.mean)
     if (kl := run.exact_kl()) is not None:
         result["kl"] = kl
     if options.json:
@@ -222,6 +224,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     print(f"effective samples  {result['effective_samples']:.1f} of {options.samples:,} (mean over the examples)")
     if "log_p_star_plus_2_log_z" in result:
         print(f"log p* + 2 log Z   {result['log_p_star_plus_2_log_z']:.4f} (Z, at most 1, is not estimated)")
+    if result.get("bits_per_dimension") is not None:
+        print(f"bits per dimension {result['bits_per_dimension']:.4f} (of 256 levels, dequantised uniformly)")
     if kl is not None:
         print(f"KL(data ‖ machine) {kl:.6f} (exact)")
     return 0

@@ -42,7 +42,8 @@ def convolution_patches(module: Convolution, x: Tensor) -> Tensor:
 def transposed_patches(module: Transposed, x: Tensor, output: Sequence[int]) -> Tensor:
     """(B, *positions, C, *kernel): for each output position the parents that reach it, zeros elsewhere.
 
-    Between the inputs stand stride − 1 zeros; the kernel runs backwards over them.
+    Between the inputs stand stride − 1 zeros; the kernel runs backwards over them. So it runs forwards over them when
+    they are reversed, and the positions come from the last to the first.
     """
     space = len(module.kernel_size)
     stuffed = x.new_zeros(*x.shape[:2], *((s - 1) * t + 1 for s, t in zip(x.shape[2:], module.stride, strict=True)))
@@ -54,8 +55,8 @@ def transposed_patches(module: Transposed, x: Tensor, output: Sequence[int]) -> 
         assert isinstance(padding, int)
         low = reach - padding
         margins += [low, output[axis] + reach - low - stuffed.shape[2 + axis]]
-    found = windows(F.pad(stuffed, margins), module.kernel_size, (1,) * space, module.dilation)
-    return torch.flip(found, tuple(range(-space, 0)))
+    reversed_ = torch.flip(F.pad(stuffed, margins), tuple(range(-space, 0)))
+    return windows(reversed_, module.kernel_size, (1,) * space, module.dilation)
 
 
 class _PatchMap:
@@ -101,6 +102,10 @@ class TransposedMap(_PatchMap):
 
     def patches(self, module: Any, x: Tensor, output: Tensor) -> Tensor:
         return transposed_patches(module, x, output.shape[2:])
+
+    def predictors(self, module: Any, output: Tensor) -> Tensor:
+        space = len(module.kernel_size)
+        return super().predictors(module, torch.flip(output, tuple(range(-space, 0))))
 
     def unit_major(self, module: Any, weight: Tensor) -> Tensor:
         grouped = weight.reshape(module.groups, -1, *weight.shape[1:]).transpose(1, 2)

@@ -27,7 +27,7 @@ class Statistics:
     """All that a layer's Fisher blocks depend on: F_j = Uᵀ diag(weights_j) U."""
 
     parents: Tensor
-    """U, (n × d): distinct rows, the constant 1 last if the bias is trained; for grouped convolutions one such
+    """U, (n × d), the constant 1 last if the bias is trained, equal rows merged where that is cheap; for grouped convolutions one such
     matrix per group of channels, (n × groups × d)."""
     weights: tuple[Tensor, ...]
     """For each group of units, w_k q_jk as (n × units), or (n × 1) where one block serves the whole group."""
@@ -70,7 +70,10 @@ def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bia
         rows = rows[..., :0]
     if bias:
         rows = torch.cat([rows, rows.new_ones(*rows.shape[:-1], 1)], dim=-1)
-    return merge_rows(rows, weights) if rows.dim() == 2 else Statistics(rows, tuple(weights))
+    # The rows of a convolution are so many that finding equal ones costs more than they do.
+    if any(r.total is not None for r in records):
+        return Statistics(rows, tuple(weights))
+    return merge_rows(rows, weights)
 
 
 def require_pairs(records: list[Record], precisions: list[Tensor]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .distribution import Distribution
 
-Binarisation = Literal["B", "C"]
+Binarisation = Literal["B", "C", "G"]
 Split = Literal["train", "valid", "test"]
 
 
@@ -22,10 +22,12 @@ class Dataset:
     """Images of one shape in three splits, one flattened image per row.
 
     ``binarisation`` says what a learner sees: "B", pixels that were binarised once, a grey value of one half
-    or more being 1; or "C", pixels drawn anew at each step, a grey value being the probability of a 1.
+    or more being 1; "C", pixels drawn anew at each step, a grey value being the probability of a 1; or "G", the
+    grey values themselves. The 256 levels of uint8 images are dequantised for G: x = (level + u)/256 with u uniform
+    on [0, 1), drawn anew at each step, which has a density where the levels have none.
 
-    ``train``, ``valid`` and ``test`` are stored compactly: bool (B), uint8 grey values from 0 to 255 (C) or
-    float32 grey values from 0 to 1 (C). ``means`` gives any of them as float32 from 0 to 1.
+    ``train``, ``valid`` and ``test`` are stored compactly: bool (B), uint8 grey values from 0 to 255 (C, G) or
+    float32 grey values from 0 to 1 (C, G). ``means`` gives any of them as float32 from 0 to 1.
     """
 
     name: str
@@ -78,15 +80,23 @@ class Dataset:
         return _means(self.stored(split))
 
     def evaluation(self, split: Split) -> Tensor:
-        """A split as float32 zeros and ones that never change, to be evaluated on.
+        """A split as float32 from 0 to 1, zeros and ones for B and C, that never changes, to be evaluated on.
 
-        B gives its pixels. C is binarised once, drawn on the CPU from a fixed seed for each split, so that
-        every run on every device is evaluated on the same images.
+        B gives its pixels. C is binarised, and G dequantised, once, drawn on the CPU from a fixed seed for each split,
+        so that every run on every device is evaluated on the same images.
         """
         images = self.stored(split)
-        if images.dtype == torch.bool:
-            return images.float()
-        return _draw(images.cpu(), "evaluation", split).to(images.device)
+        return self._seen(images.cpu(), "evaluation", split).to(images.device)
+
+    def bits_per_dimension(self, log_likelihood: float) -> float | None:
+        """A mean log-likelihood in nats per image as bits per pixel; for G, of the 256 levels: 8 − log₂ p(x)/pixels.
+
+        That is an upper bound on the bits that the levels take. None for grey values that are not levels.
+        """
+        if self.binarisation == "G" and self.train.dtype != torch.uint8:
+            return None
+        levels = 8 if self.binarisation == "G" else 0
+        return levels - log_likelihood / (self.pixels * math.log(2))
 
     def batch_count(self, batch_size: int, split: Split = "train") -> int:
         """The number of minibatches in an epoch; the last one may be smaller than the others."""
@@ -97,11 +107,11 @@ class Dataset:
     def batches(
         self, batch_size: int, *, seed: int, epoch: int, start: int = 0, split: Split = "train"
     ) -> Iterator[Tensor]:
-        """The minibatches of one epoch from number ``start`` on: float32 zeros and ones, one image per row.
+        """The minibatches of one epoch from number ``start`` on: float32 from 0 to 1, one image per row.
 
         Every image comes once, in an order drawn anew for each epoch. Batch number i is a function of
         ``seed``, ``epoch``, ``split``, ``batch_size`` and i alone, so an epoch that is resumed at ``start=i``
-        continues bit for bit. The order is the same on every device; the pixels that C draws are drawn on the
+        continues bit for bit. The order is the same on every device; what C and G draw is drawn on the
         dataset's device, and are the same only on devices of one type.
         """
         count = self.batch_count(batch_size, split)
@@ -114,18 +124,27 @@ class Dataset:
         order = torch.randperm(len(images), generator=generator, device="cpu").to(images.device)
         for number in numbers:
             rows = images.index_select(0, order[number * batch_size : (number + 1) * batch_size])
-            yield rows.float() if rows.dtype == torch.bool else _draw(rows, "draw", *key, number)
+            yield self._seen(rows, "draw", *key, number)
+
+    def _seen(self, images: Tensor, *key: str | int) -> Tensor:
+        """What a learner sees of stored images; the same for the same key."""
+        if images.dtype == torch.bool:
+            return images.float()
+        if self.binarisation == "C":
+            return (_uniform(images, *key) < _means(images)).float()
+        if images.dtype == torch.uint8:
+            return (images + _uniform(images, *key)) / 256
+        return images.float()
 
 
 def _means(images: Tensor) -> Tensor:
     return images.float() / 255 if images.dtype == torch.uint8 else images.float()
 
 
-def _draw(images: Tensor, *key: str | int) -> Tensor:
-    """Zeros and ones with the images as their means; the same for the same key."""
+def _uniform(images: Tensor, *key: str | int) -> Tensor:
+    """Numbers in [0, 1), one per pixel."""
     device = images.device
-    uniform = torch.rand(images.shape, generator=_generator(device, *key), dtype=torch.float32, device=device)
-    return (uniform < _means(images)).float()
+    return torch.rand(images.shape, generator=_generator(device, *key), dtype=torch.float32, device=device)
 
 
 def _generator(device: torch.device, *key: str | int) -> torch.Generator:

@@ -85,7 +85,7 @@ def assemble(
     name: str, binarisation: Binarisation, train: Array, valid: Array, test: Array, source: Path | None = None
 ) -> Dataset:
     """A dataset from checked images; B is binarised here."""
-    if binarisation == "C" and train.dtype == bool:
+    if binarisation != "B" and train.dtype == bool:
         raise DataError(f"{source or name} has no grey values, every pixel is on or off; use binarisation B.")
     convert = _binary if binarisation == "B" else _grey
     return Dataset(

@@ -1,7 +1,7 @@
 """miniMNIST: MNIST at 14×14, embedded in the package.
 
 A pixel is the mean of a 2×2 square of MNIST's grey values. B, which is embedded, is that mean rounded at one
-half; C takes it as the probability of a 1 and needs MNIST itself. The reduction behind the published figures
+half; C takes it as the probability of a 1 and G rounds it to 256 levels; both need MNIST itself. The reduction behind the published figures
 for "miniMNIST" is not known, so figures compare with those approximately.
 
 Derived from MNIST (Yann LeCun, Corinna Cortes, Christopher J. C. Burges), Creative Commons Attribution-Share
@@ -31,7 +31,7 @@ _ROW_BYTES = 2
 
 
 def load(binarisation: Binarisation, *, may_download: bool) -> Dataset:
-    """The same images in the same splits as MNIST's, B from the package, C from MNIST's files."""
+    """The same images in the same splits as MNIST's, B from the package, C and G from MNIST's files."""
     if binarisation == "B":
         binary = unpack(embedded())
         train, valid, test = np.split(binary, [TRAIN_SIZE, TRAIN_SIZE + VALID_SIZE])
@@ -39,8 +39,11 @@ def load(binarisation: Binarisation, *, may_download: bool) -> Dataset:
     try:
         grey_train, grey_test = mnist.read(mnist.MNIST, may_download=may_download)
     except DataError as error:
-        raise DataError(f"{NAME} C needs the grey values of MNIST (B does not): {error}") from error
-    means, test = (squares(grey) / np.float32(4 * 255) for grey in (grey_train, grey_test))
+        raise DataError(f"{NAME} {binarisation} needs the grey values of MNIST (B does not): {error}") from error
+    if binarisation == "C":
+        means, test = (squares(grey) / np.float32(4 * 255) for grey in (grey_train, grey_test))
+    else:
+        means, test = (((squares(grey) + 2) // 4).astype(np.uint8) for grey in (grey_train, grey_test))
     return images.assemble(NAME, binarisation, means[:TRAIN_SIZE], means[TRAIN_SIZE:], test)
 
 

@@ -29,16 +29,18 @@ class Listing(NamedTuple):
 def load(name: str | os.PathLike[str], binarisation: str = "B", *, may_download: bool = True) -> Dataset:
     """The dataset of that name (see ``NAMES``), or the images in the IDX or ``.npy`` file of that path.
 
-    ``binarisation`` is "B" (binarised once) or "C" (grey values are the probabilities of a 1, drawn anew at
-    each step). ``mnist`` and ``fashion-mnist`` are taken from the folders of these names in
+    ``binarisation`` is "B" (binarised once), "C" (grey values are the probabilities of a 1, drawn anew at
+    each step) or "G" (the grey values themselves, dequantised). ``mnist`` and ``fashion-mnist`` are taken from the folders of these names in
     ``DAGFISHER_DATA``, else from the user's cache folder, else downloaded to there unless ``may_download`` is
     false. A path is never mistaken for a name if it is given as a ``Path``.
     """
-    if binarisation not in ("B", "C"):
-        raise DataError(f"there is no binarisation {binarisation!r}; use B (once) or C (drawn at each step).")
+    if binarisation not in ("B", "C", "G"):
+        raise DataError(
+            f"there is no binarisation {binarisation!r}; use B (once), C (drawn at each step) or G (grey values)."
+        )
     kind = cast(Binarisation, binarisation)
     if name == "three-by-three":
-        if kind == "C":
+        if kind != "B":
             raise DataError("three-by-three has no grey values, every pixel is on or off; use binarisation B.")
         return three_by_three.load()
     if name == "mini-mnist":
@@ -58,9 +60,9 @@ def available() -> list[Listing]:
     """Every named dataset, and where it is found or how to get it; nothing is read or downloaded."""
     bars = Listing("three-by-three", "B", (3, 3), (1800, 18, 18), True, "computed")
     split = (mini_mnist.TRAIN_SIZE, mini_mnist.VALID_SIZE, mini_mnist.TEST_SIZE)
-    grey = "C from mnist" if _whereabouts(mnist.MNIST)[0] else "C once mnist is there"
-    mini = Listing("mini-mnist", "B, C", (mini_mnist.SIDE,) * 2, split, True, f"B in the package, {grey}")
-    rest = [Listing(name, "B, C", (28, 28), split, *_whereabouts(source)) for name, source in _SOURCES.items()]
+    grey = "C and G from mnist" if _whereabouts(mnist.MNIST)[0] else "C and G once mnist is there"
+    mini = Listing("mini-mnist", "B, C, G", (mini_mnist.SIDE,) * 2, split, True, f"B in the package, {grey}")
+    rest = [Listing(name, "B, C, G", (28, 28), split, *_whereabouts(source)) for name, source in _SOURCES.items()]
     return [bars, mini, *rest]
 
 

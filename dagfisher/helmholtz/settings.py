@@ -126,7 +126,9 @@ class Settings:
     """
 
     data: str = _field(_data, "a name that `dagfisher data` lists, or the path of an IDX or .npy file", "mini-mnist")
-    binarisation: str = _field(_one_of("B", "C"), "B: binarised once; C: drawn anew at each step", "B")
+    binarisation: str = _field(
+        _one_of("B", "C", "G"), "B: binarised once; C: drawn anew at each step; G: grey values, Gaussian pixels", "B"
+    )
     algorithm: str = _field(_algorithm, f"one of {', '.join(ALGORITHMS)}", "nrws")
     layers: tuple[int, ...] = _field(_layers, "hidden units from the data up, for example 100,50,10 (by dataset)")
     states: str = _field(_one_of(*STATES), "of each unit: plus-minus (−1, 1) or zero-one (0, 1)", "plus-minus")
@@ -208,7 +210,9 @@ class Settings:
 
     def build(self, data: datasets.Dataset) -> Trainer:
         """A trainer with a fresh machine whose weights depend on the seed alone."""
-        machine = HelmholtzMachine([data.pixels, *self.layers], states=STATES[self.states])
+        pixels = "gaussian" if self.binarisation == "G" else "bernoulli"
+        families = [pixels, *["bernoulli"] * len(self.layers)]
+        machine = HelmholtzMachine([data.pixels, *self.layers], states=STATES[self.states], families=families)
         machine.reset_parameters(bihm=self.description.weights == "root", generator=self.stream("weights", "cpu"))
         machine.to(self.device)
         common: dict[str, Any] = {

@@ -19,10 +19,11 @@ def make(binarisation: Binarisation, n: int = 50, dtype: type = np.uint8) -> Dat
     return images.assemble("made", binarisation, array[:n], array[n : n + 10], array[n + 10 :])
 
 
+ALL = pytest.mark.parametrize("binarisation", ["B", "C", "G"])
 BOTH = pytest.mark.parametrize("binarisation", ["B", "C"])
 
 
-@BOTH
+@ALL
 @given(
     n=st.integers(1, 40),
     batch_size=st.integers(1, 45),
@@ -43,7 +44,7 @@ def test_an_epoch_resumes_at_any_batch_bit_for_bit(
     assert all(torch.equal(a, b) for a, b in zip(whole[start:], rest, strict=True))
 
 
-@BOTH
+@ALL
 def test_batches_do_not_touch_or_follow_the_global_random_state(binarisation: Binarisation) -> None:
     dataset = make(binarisation)
     torch.manual_seed(1)
@@ -187,3 +188,30 @@ def test_a_device_has_the_same_order_and_evaluation(binarisation: Binarisation) 
     if binarisation == "B":
         assert torch.equal(torch.cat(batches).cpu(), torch.cat(list(here.batches(8, seed=0, epoch=0))))
     assert torch.equal(torch.cat(batches[3:]), torch.cat(list(there.batches(8, seed=0, epoch=0, start=3))))
+
+
+def test_g_spreads_each_level_evenly_over_its_share_of_the_unit_interval() -> None:
+    """x = (level + u)/256: back to its level by rounding down, with mean and variance of a uniform number."""
+    dataset = make("G", n=50)
+    (x,) = dataset.batches(50, seed=3, epoch=0)
+    again = torch.cat(list(dataset.batches(50, seed=3, epoch=1)))
+    levels = (x * 256).floor()
+    assert sorted(levels.tolist()) == sorted(dataset.train.float().tolist())
+    assert not torch.equal(x.sort(0).values, again.sort(0).values)
+    u = (x * 256 - levels).double().flatten()
+    assert abs(float(u.mean()) - 0.5) < 5 * (1 / 12 / len(u)) ** 0.5
+    assert abs(float(u.var()) - 1 / 12) < 0.02
+    assert torch.equal(dataset.evaluation("test"), dataset.evaluation("test"))
+    assert torch.equal((dataset.evaluation("test") * 256).floor(), dataset.test.float())
+
+
+def test_g_takes_fractions_as_they_are() -> None:
+    dataset = make("G", dtype=np.float32)
+    assert torch.equal(dataset.evaluation("test"), dataset.test)
+    assert dataset.bits_per_dimension(-3.0) is None
+
+
+def test_bits_per_dimension_are_those_of_a_code_for_the_levels() -> None:
+    """The uniform density on [0, 1) has log-likelihood 0 and takes 8 bits per level; a fair coin takes 1 per pixel."""
+    assert make("G").bits_per_dimension(0.0) == 8
+    assert make("B").bits_per_dimension(-20 * float(np.log(2))) == pytest.approx(1)
