@@ -27,8 +27,8 @@ class Statistics:
     """All that a layer's Fisher blocks depend on: F_j = Uᵀ diag(weights_j) U."""
 
     parents: Tensor
-    """U, (n × d), the constant 1 last if the bias is trained, equal rows merged where that is cheap; for grouped convolutions one such
-    matrix per group of channels, (n × groups × d)."""
+    """U, (n × d), the constant 1 last if the bias is trained, equal rows merged where that is cheap; for grouped
+    convolutions one such matrix per group of channels, (n × groups × d)."""
     weights: tuple[Tensor, ...]
     """For each group of units, w_k q_jk as (n × units), or (n × 1) where one block serves the whole group."""
 

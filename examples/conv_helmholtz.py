@@ -11,6 +11,7 @@ all machines are the same. So what differs is how many weights see how much of a
 import argparse
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -48,7 +49,7 @@ def make(kind: str, shape: tuple[int, int], seed: int) -> HelmholtzMachine:
     """The machine; what stands between flat and spatial layers is its own business."""
     widths = (CHANNELS * (shape[0] // 2) * (shape[1] // 2), *ABOVE)
     pairs = [bottom_pair(kind, shape)]
-    for below, above in zip(widths[:-1], widths[1:], strict=True):
+    for below, above in pairwise(widths):
         pairs.append((BernoulliLinear(above, below, states=STATES), BernoulliLinear(below, above, states=STATES)))
     machine = HelmholtzMachine(pairs, prior=Prior(widths[-1], states=STATES), shape=(1, *shape))
     machine.reset_parameters(generator=torch.Generator().manual_seed(seed))
@@ -106,7 +107,8 @@ if __name__ == "__main__":
             sys.exit(f"there is no {kind!r}; choose from {', '.join(KINDS)}.")
         for algorithm in options.algorithms.split(","):
             curve, machine = train(kind, algorithm, data, options)
-            weights = sum(p.numel() for p in (*machine.generative[0].parameters(), *machine.recognition[0].parameters()))
+            bottom = (machine.generative[0], machine.recognition[0])
+            weights = sum(p.numel() for layer in bottom for p in layer.parameters())
             curves.append(curve)
             each = 1000 * curve.seconds[-1] / options.steps
             lines.append([kind, plots.display(algorithm), f"{weights:,}", f"{each:.0f}", f"{curve.values[-1]:.2f}"])

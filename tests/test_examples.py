@@ -73,3 +73,30 @@ def test_train_mnist_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, capsy
     run(monkeypatch, "train_mnist.py", "--quick")
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("nrws mnist B")]
     assert len(lines) == 2
+
+
+needs_fashion = pytest.mark.skipif(
+    not next(entry.found for entry in datasets.available() if entry.name == "fashion-mnist"),
+    reason="FashionMNIST is not on this machine",
+)
+
+
+@needs_fashion
+def test_gaussian_images(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(monkeypatch, "gaussian_images.py", "--quick", "--layers", "20,10")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    figures = [(float(line[3]), float(line[6])) for line in lines if line and line[0] in ("RWS", "NRWS")]
+    assert len(figures) == 2
+    for nats, bits in figures:
+        assert bits == pytest.approx(8 - nats / (784 * 0.6931472), abs=1e-3)
+    assert Path("runs/gaussian/samples.png").exists()
+
+
+def test_conv_helmholtz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    short = ["--data", "mini-mnist", "--lr", "0.02", "--steps", "30", "--examples", "50", "--samples", "10"]
+    run(monkeypatch, "conv_helmholtz.py", *short, "--kinds", "dense/dense,conv/deconv", "--out", "conv.png")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "/de" in line]
+    weights = {line[0]: int(line[2].replace(",", "")) for line in lines}
+    assert weights == {"dense/dense": 2 * 196 * 392 + 196 + 392, "conv/deconv": 2 * 72 + 1 + 8}
+    assert len(lines) == 4 and all(-136 < float(line[-1]) < 0 for line in lines)
+    assert Path("conv.png").exists()

@@ -1,8 +1,8 @@
 """miniMNIST: MNIST at 14×14, embedded in the package.
 
 A pixel is the mean of a 2×2 square of MNIST's grey values. B, which is embedded, is that mean rounded at one
-half; C takes it as the probability of a 1 and G rounds it to 256 levels; both need MNIST itself. The reduction behind the published figures
-for "miniMNIST" is not known, so figures compare with those approximately.
+half; C takes it as the probability of a 1 and G rounds it to 256 levels, and both need MNIST itself. The reduction
+behind the published figures for "miniMNIST" is not known, so figures compare with those approximately.
 
 Derived from MNIST (Yann LeCun, Corinna Cortes, Christopher J. C. Burges), Creative Commons Attribution-Share
 Alike 3.0.
@@ -40,11 +40,14 @@ def load(binarisation: Binarisation, *, may_download: bool) -> Dataset:
         grey_train, grey_test = mnist.read(mnist.MNIST, may_download=may_download)
     except DataError as error:
         raise DataError(f"{NAME} {binarisation} needs the grey values of MNIST (B does not): {error}") from error
-    if binarisation == "C":
-        means, test = (squares(grey) / np.float32(4 * 255) for grey in (grey_train, grey_test))
-    else:
-        means, test = (((squares(grey) + 2) // 4).astype(np.uint8) for grey in (grey_train, grey_test))
+    means, test = (_scaled(grey, binarisation) for grey in (grey_train, grey_test))
     return images.assemble(NAME, binarisation, means[:TRAIN_SIZE], means[TRAIN_SIZE:], test)
+
+
+def _scaled(grey: Array, binarisation: Binarisation) -> Array:
+    """The means of the 2×2 squares, from 0 to 1 for C, as levels from 0 to 255 for G."""
+    sums = squares(grey)
+    return sums / np.float32(4 * 255) if binarisation == "C" else ((sums + 2) // 4).astype(np.uint8)
 
 
 def squares(grey: Array) -> Array:

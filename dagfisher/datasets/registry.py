@@ -29,10 +29,10 @@ class Listing(NamedTuple):
 def load(name: str | os.PathLike[str], binarisation: str = "B", *, may_download: bool = True) -> Dataset:
     """The dataset of that name (see ``NAMES``), or the images in the IDX or ``.npy`` file of that path.
 
-    ``binarisation`` is "B" (binarised once), "C" (grey values are the probabilities of a 1, drawn anew at
-    each step) or "G" (the grey values themselves, dequantised). ``mnist`` and ``fashion-mnist`` are taken from the folders of these names in
-    ``DAGFISHER_DATA``, else from the user's cache folder, else downloaded to there unless ``may_download`` is
-    false. A path is never mistaken for a name if it is given as a ``Path``.
+    ``binarisation`` is "B" (binarised once), "C" (grey values are the probabilities of a 1, drawn anew at each step)
+    or "G" (the grey values themselves, dequantised). ``mnist`` and ``fashion-mnist`` are taken from the folders of
+    these names in ``DAGFISHER_DATA``, else from the user's cache folder, else downloaded to there unless
+    ``may_download`` is false. A path is never mistaken for a name if it is given as a ``Path``.
     """
     if binarisation not in ("B", "C", "G"):
         raise DataError(

@@ -186,7 +186,7 @@ class HelmholtzMachine(nn.Module):
         """log p(x) of each example by summing over every state of every hidden layer; for tiny machines."""
         children = [*self.generative_layers()[1:], self.prior]
         if not all(isinstance(layer.family, Bernoulli) for layer in children):
-            raise ShapeError("exact_log_likelihood sums over states, which only Bernoulli units have countably many of.")
+            raise ShapeError("exact_log_likelihood sums over all states; units that are not Bernoulli have too many.")
         if sum(self.sizes[1:]) > 24 or max(self.sizes[1:]) > 16:
             raise ShapeError(
                 f"exact_log_likelihood sums over all states of {self.sizes[1:]} hidden units; it takes at most 24 "

@@ -32,6 +32,9 @@ LAYERS: dict[str, tuple[int, ...]] = {
 }
 """The hidden layers, from the data up, that a named dataset gets by default."""
 
+_GREY_PLAIN_LR, _GREY_NATURAL_LR, _GREY_DAMPING = 0.003, 0.005, 10.0
+"""For Gaussian pixels, whose Fisher weights 1/σ² are a hundred times those of binary ones."""
+
 NATURAL_ONLY = ("damping", "update_every", "solver", "tolerance", "l1", "fisher")
 """Settings that plain algorithms do not have."""
 
@@ -177,7 +180,10 @@ class Settings:
             raise SettingError("nesterov needs a momentum above 0.")
         if values["momentum"] and values["adam"]:
             raise SettingError("momentum and adam cannot both be given; choose one.")
-        rate = 0.001 if values["adam"] else algorithm.lr * (1 - values["momentum"])
+        rate = algorithm.lr
+        if values["binarisation"] == "G":
+            rate = _GREY_PLAIN_LR if algorithm.solver is None else _GREY_NATURAL_LR
+        rate = 0.001 if values["adam"] else rate * (1 - values["momentum"])
         fitting = {"lr": rate, "threads": torch.get_num_threads(), "layers": LAYERS.get(values["data"])}
         fitting.update(_natural_defaults(algorithm, values))
         values.update({name: value for name, value in fitting.items() if values[name] is None})
@@ -253,7 +259,7 @@ def _natural_defaults(algorithm: Algorithm, values: dict[str, Any]) -> dict[str,
     """What a natural algorithm takes where nothing is given; an error for a plain one that was given any of it."""
     if algorithm.solver is not None:
         return {
-            "damping": algorithm.damping,
+            "damping": _GREY_DAMPING if values["binarisation"] == "G" else algorithm.damping,
             "update_every": algorithm.update_every,
             "solver": algorithm.solver,
             "tolerance": 0.01,

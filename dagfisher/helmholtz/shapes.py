@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..capture import no_capture
 from ..errors import ShapeError
 from ..nn import StochasticConvolution, StochasticLayer
 
@@ -93,9 +94,10 @@ def _output(name: str, layer: Any, parents: Shape) -> Shape:
         if layer.in_features != math.prod(parents):
             raise ShapeError(f"{name} takes {layer.in_features} parents, but there are {_words(parents)}.")
         return (layer.family.split(layer.out_features)[0],)
-    if len(parents) != len(layer.kernel_size) + 1 or parents[0] != layer.in_channels:
+    module: Any = layer
+    if len(parents) != len(module.kernel_size) + 1 or parents[0] != module.in_channels:
         raise ShapeError(
-            f"{name} takes {layer.in_channels} channels and {len(layer.kernel_size)} spatial dimensions, "
+            f"{name} takes {module.in_channels} channels and {len(module.kernel_size)} spatial dimensions, "
             f"but its parents stand as {_words(parents)}."
         )
     try:
@@ -110,8 +112,6 @@ def _shape_only(layer: nn.Module, parents: Shape) -> torch.Size:
     """The shape of the output for one sample; no numbers are computed and no hook runs."""
     parameters = {name: torch.empty_like(p, device="meta") for name, p in layer.named_parameters()}
     x = torch.empty(1, *parents, device="meta", dtype=next(iter(parameters.values())).dtype)
-    from ..capture import no_capture
-
     with no_capture():
         return torch.func.functional_call(layer, parameters, (x,)).shape  # type: ignore[no-any-return]
 

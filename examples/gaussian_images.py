@@ -1,0 +1,61 @@
+"""Grey images without binarising them: FashionMNIST with Gaussian pixels and binary hidden units.
+
+    python examples/gaussian_images.py                     # RWS and NRWS, two epochs each; some ten minutes
+    python examples/gaussian_images.py --data my_faces.npy --layers 200,100,50,20 --epochs 20
+
+The 256 grey levels are dequantised: x = (level + u)/256 with u uniform on [0, 1), drawn anew at each step. A pixel is
+normal with a mean and a standard deviation of its own, both linear in the hidden units; no deviation falls below 0.01
+(of a range of 2). The log-likelihood is of x, in nats per image; in bits per dimension it is of the grey levels,
+8 − log₂ p(x)/pixels, an upper bound on what a code for them takes.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from dagfisher import plots
+from dagfisher.console import watch
+from dagfisher.helmholtz import Run, Settings
+from dagfisher.helmholtz.runs import holds_run
+from dagfisher.progress import table
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", default="fashion-mnist", help="a dataset or a file with grey values (fashion-mnist)")
+    parser.add_argument("--layers", default="200,100,50,20", help="hidden units from the data up (200,100,50,20)")
+    parser.add_argument("--epochs", type=int, default=2, help="in all (2)")
+    parser.add_argument("--out", type=Path, default=Path("runs/gaussian"), help="a folder (runs/gaussian)")
+    parser.add_argument("--quick", action="store_true", help="half a second of training for each")
+    options = parser.parse_args()
+    lines, curves, panels = [], [], []
+    for algorithm in ("rws", "nrws"):
+        folder = options.out / algorithm
+        if holds_run(folder):
+            run = Run.resume(folder, epochs=options.epochs)
+        else:
+            settings = Settings.resolve(
+                data=options.data,
+                binarisation="G",  # Gaussian pixels
+                algorithm=algorithm,
+                layers=options.layers,
+                epochs=options.epochs,
+                eval_every=500,
+                eval_examples=50 if options.quick else 500,
+                eval_samples=10 if options.quick else 100,
+            )
+            run = Run.create(folder, settings)
+        if not watch(run, seconds=0.5 if options.quick else None, pictures=False):
+            sys.exit("stopped; start the program again to go on.")
+        last, name = run.rows[-1], plots.display(algorithm)
+        bits = run.data.bits_per_dimension(last.test_log_likelihood)
+        figure = f"{last.test_log_likelihood:.1f} ± {last.test_standard_error:.1f}"
+        shown = "" if bits is None else f"{bits:.3f}"
+        lines.append([name, f"{last.epoch:.2f}", f"{last.seconds:.0f}", figure, shown])
+        curves.append(plots.run_curve(name, run.rows))
+        data, made, dreams = plots.run_panels(run)
+        panels.append([data, made._replace(title=f"{name}: reconstructions"), dreams._replace(title=f"{name}: dreams")])
+    label = run.data.label
+    print(table(["algorithm", "epochs", "seconds", f"test log-likelihood, {label}", "bits per dimension"], lines))
+    plots.draw_curves(curves, options.out / "curves.png", title=label, quantity="test log-likelihood (nats)")
+    plots.draw_panels(panels, run.data.shape, options.out / "samples.png", title=f"{label}: grey values")
+    print(options.out / "curves.png", options.out / "samples.png")
