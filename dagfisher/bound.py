@@ -9,14 +9,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .capture import Recorder, compute_dtype
+from .capture import compute_dtype
 from .declare import Declaration, layer_name
 from .distributed import share_records
 from .errors import CheckpointError, DagFisherError, MissingStatisticsError, SettingError, ShapeError
-from .fisher import LayerFisher, Statistics, gather, require_pairs
+from .fisher import LayerFisher, Statistics, damped_blocks, gather, gather_grams, require_pairs
 from .maps import from_matrix, to_matrix
+from .records import Gram, Recorder
 from .solvers import SOLVERS
-from .solvers.base import gram_blocks
 
 
 class BoundLayer:
@@ -41,6 +41,12 @@ class BoundLayer:
         for p in self.parameters:
             if id(p) in names:
                 self._given_name = names[id(p)].rpartition(".")[0] or names[id(p)]
+
+    def arm(self, wanted: bool, process_group: dist.ProcessGroup | None) -> None:
+        """Let forward passes be captured, or not, until the next step."""
+        self.recorder.armed = wanted
+        # Woodbury and conjugate need rows, and other processes may have fewer and keep them.
+        self.recorder.accumulates = self.group["solver"] in ("auto", "dense", "diagonal") and process_group is None
 
     def listen(self) -> None:
         """Become the one that the layer's forward passes feed."""
@@ -130,7 +136,7 @@ class BoundLayer:
             views[0] = self.declaration.map.weight_major(self.declaration.module, views[0])
         return dict(zip(trained, views, strict=True))
 
-    def _statistics(self, process_group: dist.ProcessGroup | None) -> Statistics:
+    def _statistics(self, process_group: dist.ProcessGroup | None) -> Statistics | list[Gram]:
         records, precisions = self.recorder.records, self.recorder.precisions
         if self.declaration.recorder is not self.recorder:
             raise MissingStatisticsError("a newer optimizer listens to this layer; use that one, or build this anew.")
@@ -143,9 +149,11 @@ class BoundLayer:
         require_pairs(records, precisions)
         if process_group is not None:
             records, precisions = share_records(records, precisions, process_group)
-        if not sum(r.rows.shape[0] for r in records):
+        if not sum(r.sample_weights.shape[0] for r in records):
             raise MissingStatisticsError("its forward passes since the last step held no sample; give it a batch.")
         weight, bias = self._trained()
+        if any(r.grams is not None for r in records):
+            return gather_grams(records, self._sizes(), weight=weight is not None, bias=bias is not None)
         return gather(records, precisions, weight=weight is not None, bias=bias is not None)
 
     def refresh(
@@ -154,7 +162,8 @@ class BoundLayer:
         """A fresh inverse Fisher from what was captured, and the natural gradient it gives; nothing is kept yet."""
         try:
             statistics = self._statistics(process_group)
-            if statistics.parents.shape[-1] != gradient.shape[1]:
+            width = statistics[0].blocks if isinstance(statistics, list) else statistics.parents
+            if width.shape[-1] != gradient.shape[1]:
                 raise ShapeError("its gradient does not fit its captured parents; were its parameters replaced?")
             return LayerFisher.begin(
                 statistics,
@@ -184,16 +193,12 @@ class BoundLayer:
             statistics = self._statistics(process_group)
         except DagFisherError as error:
             raise type(error)(f"layer {self.name}: {error}") from None
-        alpha = self._damping(step)
-        parts = [
-            gram_blocks(parents, q, alpha).expand(units, -1, -1)
-            for parents, q, units in statistics.segments(self._sizes())
-        ]
-        return torch.cat(parts) / (1 + alpha)
+        return damped_blocks(statistics, self._sizes(), self._damping(step))
 
     def nbytes(self) -> int:
         """Bytes kept for the Fisher, prepared and staged."""
         staged = [t for r in self.recorder.records for t in (r.rows, r.sample_weights, *(r.fisher_weights or ()))]
+        staged += [gram.blocks for r in self.recorder.records for gram in r.grams or ()]
         staged += self.recorder.precisions
         kept = self.fisher.nbytes() if self.fisher is not None else 0
         return kept + sum(t.numel() * t.element_size() for t in staged)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,37 +17,14 @@ from torch import Tensor, nn
 from .declare import Declaration, declaration_of, layer_name
 from .errors import DeclarationError, SampleWeightError, ShapeError
 from .families import GaussianMean, GaussianScale, gaussian_precision
+from .records import Gram, Record, Recorder
+from .segments import grams
+
+ACCUMULATE = 2**22
+"""Numbers in the rows of a convolution's pass above which its Gram matrices are summed in chunks of this size."""
 
 _enabled: ContextVar[bool] = ContextVar("dagfisher_capture", default=True)
 _weights: ContextVar[Tensor | None] = ContextVar("dagfisher_weights", default=None)
-
-
-class Record(NamedTuple):
-    """One captured forward pass of one layer."""
-
-    rows: Tensor
-    """The parents, (n × parents), without the constant 1."""
-    fisher_weights: tuple[Tensor, ...] | None
-    """q of each group of units; None for a Gaussian mean head, whose q comes from its scale head."""
-    sample_weights: Tensor
-    """One weight per row, not normalised."""
-    total: Tensor | None = None
-    """The sum of the weights over samples, where a sample has several rows; None: the rows are the samples."""
-
-
-class Recorder:
-    """What one layer's forward passes have left since the last step of its optimizer."""
-
-    def __init__(self) -> None:
-        self.armed = False
-        self.ran = False
-        self.records: list[Record] = []
-        self.precisions: list[Tensor] = []
-
-    def clear(self) -> None:
-        """Forget what was staged."""
-        self.records.clear()
-        self.precisions.clear()
 
 
 @contextmanager
@@ -126,32 +103,55 @@ def _stage(declaration: Declaration, parents: Any, output: Tensor) -> None:
         if armed:
             assert recorder is not None
             try:
-                rows = declaration.map.rows(module, parents, output)
-                rows = rows.to(dtype, copy=_same_memory(rows, parents))
+                recorder.records.append(_record(declaration, recorder, parents, output, predictor))
             except ShapeError as error:
                 raise ShapeError(f"layer {layer_name(declaration)}: {error}") from None
-            q = None if isinstance(family, GaussianMean) else family.fisher_weights(predictor)
-            leading = declaration.map.leading(parents, output)
-            recorder.records.append(_record(declaration, rows, q, _sample_weights(declaration, leading, rows)))
         if mean_armed:
             assert mean is not None and isinstance(family, GaussianScale)
             mean.precisions.append(gaussian_precision(predictor, family.scale))
 
 
 def _record(
-    declaration: Declaration, rows: Tensor, q: tuple[Tensor, ...] | None, sample: Tensor
+    declaration: Declaration, recorder: Recorder, parents: Any, output: Tensor, predictor: Tensor
 ) -> Record:
     """The record of one pass; each row carries its sample's weight, and at most `max_rows` rows stand for all."""
-    n = rows.shape[0]
+    module, family, leading = declaration.module, declaration.family, declaration.map.leading(parents, output)
+    sample = _sample_weights(declaration, leading, predictor)
+    q = None if isinstance(family, GaussianMean) else family.fisher_weights(predictor)
+    n, most = predictor.shape[0], declaration.max_rows
+    if q is not None and recorder.accumulates and most is None and n > leading.numel() > 1:
+        chunk = ACCUMULATE * leading.numel() // declaration.map.row_numbers(module, n)
+        if chunk < leading.numel():
+            return _accumulated(declaration, parents, output, q, sample, max(1, chunk))
+    rows = declaration.map.rows(module, parents, output)
+    rows = rows.to(predictor.dtype, copy=_same_memory(rows, parents))
     if n == sample.shape[0]:
         return Record(rows, q, sample)
     weights = sample.repeat_interleave(n // sample.shape[0])
-    most = declaration.max_rows
     if most is not None and n > most and q is not None:
         chosen = torch.randperm(n, device=rows.device)[:most]
         rows, q = rows[chosen], tuple(part[chosen] for part in q)
         weights = weights[chosen] * (n / most)
     return Record(rows, q, weights, sample.sum())
+
+
+def _accumulated(
+    declaration: Declaration, parents: Tensor, output: Tensor, q: tuple[Tensor, ...], sample: Tensor, chunk: int
+) -> Record:
+    """The Gram matrices of a convolution's pass, summed over chunks of so many samples."""
+    module = declaration.module
+    sizes = declaration.family.split(declaration.map.units(module))
+    positions = q[0].shape[0] // sample.shape[0]
+    found: tuple[Gram, ...] = ()
+    for start in range(0, sample.shape[0], chunk):
+        part = slice(start, start + chunk)
+        rows = declaration.map.rows(module, parents[part], output[part]).to(sample.dtype)
+        fisher = tuple(each[start * positions : (start + chunk) * positions] for each in q)
+        here = grams(rows, fisher, sample[part].repeat_interleave(positions), sizes)
+        for total, more in zip(found, here, strict=False):
+            total.blocks.add_(more.blocks)
+        found = found or here
+    return Record(sample.new_empty(0, 0), fisher_weights=(), sample_weights=sample, total=sample.sum(), grams=found)
 
 
 def _sample_weights(declaration: Declaration, leading: torch.Size, rows: Tensor) -> Tensor:

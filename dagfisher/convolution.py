@@ -6,6 +6,7 @@ matrix times that row is the output. Any number of spatial dimensions, stride, p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,6 +79,9 @@ class _PatchMap:
         found = self.patches(module, x.detach(), y)
         n = found.shape[: space + 1].numel()
         return found.reshape(n, -1) if module.groups == 1 else found.reshape(n, module.groups, -1)
+
+    def row_numbers(self, module: Any, n: int) -> int:
+        return n * int(module.in_channels * math.prod(module.kernel_size))
 
     def predictors(self, module: Any, output: Tensor) -> Tensor:
         channels = -len(module.kernel_size) - 1

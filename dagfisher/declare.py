@@ -18,7 +18,7 @@ from .families import Family, GaussianMean, GaussianScale, make_family
 from .maps import Map, map_of
 
 if TYPE_CHECKING:
-    from .capture import Recorder
+    from .records import Recorder
 
 _KEY = "_dagfisher_declaration"
 _declared: weakref.WeakSet[Declaration] = weakref.WeakSet()

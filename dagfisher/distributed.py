@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .capture import Record
+from .records import Record
 
 
 def share_records(

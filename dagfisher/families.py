@@ -48,6 +48,9 @@ class Family(Protocol):
     def entropy(self, predictor: Tensor) -> Tensor:
         """The entropy of each unit, in nats."""
 
+    def entropy_score(self, predictor: Tensor) -> Tensor:
+        """∂ (sum of the entropies) / ∂ predictor, shaped like the predictor."""
+
 
 @dataclass(frozen=True)
 class Bernoulli:
@@ -102,6 +105,9 @@ class Bernoulli:
 
     def entropy(self, predictor: Tensor) -> Tensor:
         return F.softplus(predictor, threshold=40) - predictor * torch.sigmoid(predictor)
+
+    def entropy_score(self, predictor: Tensor) -> Tensor:
+        return -predictor * self.fisher_weights(predictor)[0]
 
 
 _SCALES = {"log_std": 1.0, "log_var": 0.5}
@@ -208,6 +214,13 @@ class Gaussian:
     def entropy(self, predictor: Tensor) -> Tensor:
         return self.moments(predictor)[1] + 0.5 * (1 + LOG_2PI)
 
+    def entropy_score(self, predictor: Tensor) -> Tensor:
+        if self.std is not None:
+            return torch.zeros_like(predictor)
+        mean, scale = predictor.chunk(2, dim=-1)
+        slope = _slope(scale, self.scale, self.min_std)
+        return torch.cat([torch.zeros_like(mean), torch.ones_like(scale) * slope], dim=-1)
+
 
 @dataclass(frozen=True)
 class GaussianScale:
@@ -267,6 +280,16 @@ class Poisson:
         large = 0.5 * (1 + LOG_2PI + predictor) - inverse / 12 - inverse**2 / 24 - 19 * inverse**3 / 360
         return torch.where(predictor > math.log(100.0), large, small)
 
+    def entropy_score(self, predictor: Tensor) -> Tensor:
+        """λ E[log((k + 1)/λ)], the derivative about log λ; the derivative of the expansion above λ = 100."""
+        log_rate = predictor.clamp(max=math.log(100.0))
+        counts = torch.arange(250, device=predictor.device, dtype=predictor.dtype)
+        p = torch.exp(self.log_prob(counts, log_rate.unsqueeze(-1)))
+        small = torch.exp(log_rate) * ((p * torch.log1p(counts)).sum(-1) - log_rate)
+        inverse = torch.exp(-predictor.clamp(min=math.log(100.0)))
+        large = 0.5 + inverse / 12 + inverse**2 / 12 + 19 * inverse**3 / 120
+        return torch.where(predictor > math.log(100.0), large, small)
+
 
 @dataclass(frozen=True)
 class Categorical:
@@ -318,6 +341,12 @@ class Categorical:
         """−π log π per unit; the sum over a variable's units is its entropy."""
         log_p = self._log_softmax(predictor)
         return -(torch.exp(log_p) * log_p.masked_fill(log_p == -math.inf, 0)).reshape(predictor.shape)
+
+    def entropy_score(self, predictor: Tensor) -> Tensor:
+        log_p = self._log_softmax(predictor)
+        p, finite = torch.exp(log_p), log_p.masked_fill(log_p == -math.inf, 0)
+        entropy = -(p * finite).sum(-1, keepdim=True)
+        return (-p * (finite + entropy)).reshape(predictor.shape)
 
 
 _FAMILIES: dict[str, Any] = {

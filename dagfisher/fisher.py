@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from .capture import Record
 from .errors import MissingStatisticsError, NonFiniteError, SampleWeightError, ShapeError, SingularBlockError
-from .solvers import SOLVERS, Problem, Solver
+from .records import Gram, Record
+from .segments import grams, segments
+from .solvers import SOLVERS, Dense, Diagonal, Problem, Solver
+from .solvers.base import gram_blocks
 from .solvers.conjugate import SMALL_INVERSE, STORED, expected_cost
 
 _START = {"dense": (2e7, 5e5), "woodbury": (2e7, 1.5e6), "conjugate": (2.5e7, 5e6)}
@@ -32,20 +33,6 @@ class Statistics:
     weights: tuple[Tensor, ...]
     """For each group of units, w_k q_jk as (n × units), or (n × 1) where one block serves the whole group."""
 
-    def segments(self, sizes: tuple[int, ...]) -> list[tuple[Tensor, Tensor, int]]:
-        """(parents, weights, units) of each run of units that share both; `sizes` are the units of each group."""
-        if self.parents.dim() == 2:
-            return [(self.parents, q, size) for q, size in zip(self.weights, sizes, strict=True)]
-        channels = sum(sizes) // self.parents.shape[1]
-        found, start = [], 0
-        for q, size in zip(self.weights, sizes, strict=True):
-            inner = range((start // channels + 1) * channels, start + size, channels)
-            for first, last in pairwise([start, *inner, start + size]):
-                part = q if q.shape[1] == 1 else q[:, first - start : last - start]
-                found.append((self.parents[:, first // channels].contiguous(), part, last - first))
-            start += size
-        return found
-
 
 def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bias: bool) -> Statistics:
     """The statistics of all passes together, for the trained ones of weight and bias; sample weights sum to 1."""
@@ -55,15 +42,7 @@ def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bia
     groups = [r.fisher_weights or (precisions[i],) for i, r in enumerate(records)]
     fisher = [_cat(list(parts)) for parts in zip(*groups, strict=True)]
     total = sum(map(_total, records[1:]), _total(records[0]))
-    # One reading for all checks; a sum is infinite or NaN if a term is.
-    found = torch.stack([total, sample.amin(), rows.sum(), *(q.sum() for q in fisher)]).tolist()
-    if not (0 < found[0] < math.inf and found[1] >= 0):
-        raise SampleWeightError("its sample weights must be finite, not negative, and not all zero.")
-    if not all(map(math.isfinite, found[2:])):
-        raise NonFiniteError(
-            "its captured parents or predictors hold an infinity or a NaN; no parameter has moved. Look at the data, "
-            "at the learning rate, and at predictors too large for an exponential."
-        )
+    _require_sound(total, sample, [rows, *fisher])
     share = (sample / total).unsqueeze(1)
     weights = [q * share for q in fisher]
     if not weight:
@@ -74,6 +53,33 @@ def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bia
     if any(r.total is not None for r in records):
         return Statistics(rows, tuple(weights))
     return merge_rows(rows, weights)
+
+
+def gather_grams(records: list[Record], sizes: tuple[int, ...], *, weight: bool, bias: bool) -> list[Gram]:
+    """The blocks of all passes together, where some pass left Gram matrices instead of rows; weights sum to 1."""
+    found = [r.grams or grams(r.rows, r.fisher_weights or (), r.sample_weights, sizes) for r in records]
+    total = sum(map(_total, records[1:]), _total(records[0]))
+    sample = _cat([r.sample_weights for r in records])
+    _require_sound(total, sample, [part.blocks for parts in found for part in parts])
+    kept = slice(None if weight else -1, None if bias else -1)
+    joined = []
+    for parts in zip(*found, strict=True):
+        blocks = sum((part.blocks for part in parts[1:]), parts[0].blocks) / total
+        joined.append(Gram(blocks[:, kept, kept], parts[0].units))
+    return joined
+
+
+def _require_sound(total: Tensor, sample: Tensor, captured: list[Tensor]) -> None:
+    """Raise on weights or captured numbers that no Fisher can be made of; one reading for all checks."""
+    # A sum is infinite or NaN if a term is.
+    found = torch.stack([total, sample.amin(), *(part.sum() for part in captured)]).tolist()
+    if not (0 < found[0] < math.inf and found[1] >= 0):
+        raise SampleWeightError("its sample weights must be finite, not negative, and not all zero.")
+    if not all(map(math.isfinite, found[2:])):
+        raise NonFiniteError(
+            "its captured parents or predictors hold an infinity or a NaN; no parameter has moved. Look at the data, "
+            "at the learning rate, and at predictors too large for an exponential."
+        )
 
 
 def require_pairs(records: list[Record], precisions: list[Tensor]) -> None:
@@ -168,7 +174,7 @@ class LayerFisher:
     @classmethod
     def begin(
         cls,
-        statistics: Statistics,
+        statistics: Statistics | list[Gram],
         sizes: tuple[int, ...],
         gradient: Tensor,
         *,
@@ -180,10 +186,16 @@ class LayerFisher:
         """Prepare from fresh statistics, and give the natural gradient of this gradient."""
         if damping == 0 and solver in ("woodbury", "conjugate"):
             raise SingularBlockError(f"the {solver} solver needs damping > 0; set damping, or use solver='dense'.")
-        solvers, parts = [], []
-        segments = statistics.segments(sizes)
-        units = tuple(segment[2] for segment in segments)
-        for (parents, q, _), g in zip(segments, torch.split(gradient, list(units)), strict=True):
+        if isinstance(statistics, list):
+            made: type[Dense | Diagonal] = Diagonal if solver == "diagonal" else Dense
+            fisher = cls(damping, tuple(g.units for g in statistics), [])
+            fisher.solvers.extend(made.from_blocks(_damped(gram.blocks, damping), damping) for gram in statistics)
+            return fisher, fisher.natural(gradient)
+        solvers: list[Solver] = []
+        parts = []
+        found = segments(statistics.parents, statistics.weights, sizes)
+        units = tuple(segment[2] for segment in found)
+        for (parents, q, _), g in zip(found, torch.split(gradient, list(units)), strict=True):
             n, d = parents.shape
             name = choose(n, d, len(g), q.shape[1], damping, update_every) if solver == "auto" else solver
             prepared, part = SOLVERS[name].begin(Problem(parents, q, damping, g, tolerance, update_every))
@@ -207,3 +219,17 @@ class LayerFisher:
         """Bytes kept; a tensor that two solvers share counts once."""
         tensors = {v.data_ptr(): v for s in self.solvers for v in s.state().values() if isinstance(v, Tensor)}
         return sum(v.numel() * v.element_size() for v in tensors.values())
+
+
+def damped_blocks(statistics: Statistics | list[Gram], sizes: tuple[int, ...], damping: float) -> Tensor:
+    """The damped blocks (αI + F_j)/(1 + α) that these statistics give, (units, d, d)."""
+    if isinstance(statistics, list):
+        parts = [_damped(gram.blocks, damping).expand(gram.units, -1, -1) for gram in statistics]
+    else:
+        found = segments(statistics.parents, statistics.weights, sizes)
+        parts = [gram_blocks(parents, q, damping).expand(units, -1, -1) for parents, q, units in found]
+    return torch.cat(parts) / (1 + damping)
+
+
+def _damped(blocks: Tensor, damping: float) -> Tensor:
+    return blocks + damping * torch.eye(blocks.shape[1], dtype=blocks.dtype, device=blocks.device)

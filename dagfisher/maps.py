@@ -26,6 +26,9 @@ class Map(Protocol):
         Where groups of units have parents of their own: (n × groups × parents).
         """
 
+    def row_numbers(self, module: nn.Module, n: int) -> int:
+        """How many numbers n rows hold."""
+
     def predictors(self, module: nn.Module, output: Tensor) -> Tensor:
         """The output as (n × units), its rows in the order of `rows`."""
 
@@ -65,6 +68,9 @@ class LinearMap(WeightIsUnitMajor):
         rows: Tensor = parents.detach().reshape(-1, parents.shape[-1])
         return rows
 
+    def row_numbers(self, module: nn.Module, n: int) -> int:
+        return n * int(module.in_features)  # type: ignore[arg-type]
+
     def predictors(self, module: nn.Module, output: Tensor) -> Tensor:
         return output.reshape(-1, output.shape[-1])
 
@@ -83,6 +89,9 @@ class ConstantMap(WeightIsUnitMajor):
 
     def rows(self, module: nn.Module, parents: Any, output: Tensor) -> Tensor:
         return output.new_empty(output.shape[:-1].numel(), 0)
+
+    def row_numbers(self, module: nn.Module, n: int) -> int:
+        return 0
 
     def predictors(self, module: nn.Module, output: Tensor) -> Tensor:
         return output.reshape(-1, output.shape[-1])

@@ -156,9 +156,9 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         """Let each layer capture exactly if the coming step will refresh it."""
         for layer in self._layers:
             try:
-                layer.recorder.armed = layer.due(self._step)
+                layer.arm(layer.due(self._step), self._process_group)
             except SettingError:  # the coming step says so, before it moves anything
-                layer.recorder.armed = True
+                layer.arm(True, self._process_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and notice what was frozen, unfrozen or converted since the last step."""

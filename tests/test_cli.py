@@ -14,7 +14,7 @@ import torch
 from dagfisher import console, demo, plots, progress
 from dagfisher.cli import main
 from dagfisher.datasets import NAMES
-from dagfisher.helmholtz import ALGORITHMS, Run, Settings
+from dagfisher.helmholtz import ALGORITHMS, L1, L2, Entropy, Run, Settings
 from dagfisher.helmholtz.runs import read_rows
 
 TINY = ["--data=three-by-three", "--layers=6,1", "--batch-size=100", "--samples=4", "--eval-samples=5", "--threads=1"]
@@ -44,22 +44,30 @@ def test_train_prints_a_line_per_epoch_and_fills_the_folder(capsys: pytest.Captu
 
 def test_every_setting_is_a_flag_and_reaches_the_optimizer() -> None:
     flags = ["--algorithm=nrws", "--lr=0.01", "--damping=0.3", "--update-every=3", "--solver=dense", "--tolerance=0.1"]
-    flags += ["--fisher=dream", "--l1=1e-4", "--weight-decay=1e-3", "--momentum=0.5", "--nesterov", "--no-baseline"]
-    flags += ["--sleep-steps=2", "--sleep-scale=3", "--states=zero-one", "--seed=7", "--eval-examples=9"]
+    flags += ["--fisher=dream", "--l1=1e-4", "--l2=1e-3", "--entropy=0.1", "--warm-up=5", "--momentum=0.5"]
+    flags += ["--nesterov", "--no-baseline", "--lr-schedule=cosine", "--samples-schedule=step:1:2"]
+    flags += ["--damping-schedule=linear:0.5", "--update-every-schedule=step:1:2", "--sleep-steps=2"]
+    flags += ["--sleep-scale=3", "--states=zero-one", "--seed=7", "--eval-examples=9"]
     assert train("a", *flags) == 0
     run = Run.open("a")
     group = run.trainer.optimizer.param_groups[0]
     assert {k: group[k] for k in ("lr", "damping", "update_every", "solver", "tolerance", "momentum", "nesterov")} == {
-        "lr": 0.01, "damping": 0.3, "update_every": 3, "solver": "dense", "tolerance": 0.1, "momentum": 0.5,
+        "lr": 0, "damping": 0.15, "update_every": 12, "solver": "dense", "tolerance": 0.1, "momentum": 0.5,
         "nesterov": True,
-    }  # fmt: skip
-    assert (group["l1"], group["weight_decay"]) == (1e-4, 1e-3)
+    }  # fmt: skip  # as the schedules leave them after two epochs
+    assert (run.settings.lr, run.settings.damping, run.settings.update_every) == (0.01, 0.3, 3)
     trainer = run.trainer
+    assert trainer.regularisers == [L1(1e-4, 5), L2(1e-3, 5), Entropy(0.1, 5)]
+    assert {name: schedule.text for name, schedule in trainer.schedules.items()} == {
+        "lr": "cosine", "samples": "step:1:2", "damping": "linear:0.5", "update_every": "step:1:2"
+    }  # fmt: skip
+    last = run.rows[-1]
+    assert None not in (last.l1, last.l2, last.entropy)
     assert (trainer.fisher, trainer.baseline, trainer.sleep_steps, trainer.sleep_scale) == ("dream", False, 2, 3.0)
     assert run.settings.seed == 7 and run.settings.states == "zero-one" and run.settings.eval_examples == 9
 
 
-@pytest.mark.parametrize(("algorithm", "kind"), [("rws", "AdamW"), ("nrws", "DAGNaturalGradient")])
+@pytest.mark.parametrize(("algorithm", "kind"), [("rws", "Adam"), ("nrws", "DAGNaturalGradient")])
 def test_adam_is_torchs_for_plain_algorithms_and_on_the_natural_gradient_for_others(algorithm: str, kind: str) -> None:
     assert train("a", f"--algorithm={algorithm}", "--adam") == 0
     optimizer = Run.open("a").trainer.optimizer

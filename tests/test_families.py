@@ -127,6 +127,53 @@ def test_two_gaussian_heads_have_the_weights_of_the_two_halves() -> None:
         assert halves[1].shape == (2, 1)
 
 
+@pytest.mark.parametrize("scale", [-3.0, -0.5, 0.7])
+@pytest.mark.parametrize(("kind", "bound"), [("log_std", 0.3), ("log_var", 0.3)])
+def test_a_bounded_gaussian_by_quadrature(kind: str, bound: float, scale: float) -> None:
+    """σ = ε + eˢ, or σ² = ε² + eˢ: the density, the Fisher weights, the score and the entropy of that σ."""
+    family, predictor = Gaussian(kind, min_std=bound), double(0.4, scale)
+    std = bound + math.exp(scale) if kind == "log_std" else math.sqrt(bound**2 + math.exp(scale))
+    normal = torch.distributions.Normal(double(0.4), double(std))
+    grid = torch.linspace(-25, 25, 40001, dtype=F64).unsqueeze(1)
+    rows = predictor.expand(len(grid), -1).clone().requires_grad_()
+    log_p = family.log_prob(grid, rows)
+    torch.testing.assert_close(log_p, normal.log_prob(grid))
+    (scores,) = torch.autograd.grad(log_p.sum(), rows)
+    torch.testing.assert_close(family.score(grid, rows.detach()), scores, rtol=1e-10, atol=1e-10)
+    density = log_p.detach().exp()
+    covariance = torch.trapezoid(density.unsqueeze(2) * scores.unsqueeze(2) * scores.unsqueeze(1), dx=50 / 40000, dim=0)
+    q = torch.cat(family.fisher_weights(predictor.unsqueeze(0)), dim=1)[0]
+    torch.testing.assert_close(covariance, torch.diag(q), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(family.entropy(predictor), normal.entropy())
+
+
+BOUNDED = [
+    pytest.param(Gaussian(kind, min_std=0.3), double(0.4, -0.8), id=f"bounded {kind}")
+    for kind in ("log_std", "log_var")
+]
+SCORED = [*DISCRETE, *BOUNDED, *[pytest.param(*case.values[:2], id=case.id) for case in GAUSSIAN]]
+
+
+@pytest.mark.parametrize(("family", "predictor"), SCORED)
+def test_the_entropy_score_is_the_derivative_of_the_entropy(family: Family, predictor: Tensor) -> None:
+    """Against finite differences of the entropy, which is itself checked by summation or integration above."""
+    rows = predictor.expand(3, -1) * double(0.5, 1.0, -1.5).unsqueeze(1)
+    found = family.entropy_score(rows)
+    step = 1e-6
+    for i in range(rows.shape[1]):
+        shift = torch.zeros_like(rows)
+        shift[:, i] = step
+        difference = (family.entropy(rows + shift).sum(1) - family.entropy(rows - shift).sum(1)) / (2 * step)
+        torch.testing.assert_close(found[:, i], difference, rtol=1e-6, atol=1e-8)
+
+
+def test_the_entropy_score_of_a_large_rate_and_of_a_saturated_unit() -> None:
+    large = double(math.log(300.0)).requires_grad_()
+    Poisson().entropy(large).backward()
+    torch.testing.assert_close(Poisson().entropy_score(large.detach()), large.grad, rtol=1e-9, atol=0)
+    assert Bernoulli().entropy_score(torch.tensor([-200.0, 200.0])).abs().max() < 1e-30
+
+
 # Samples
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from reference import PARENTS, blocks_of, random_parents
 from torch import Tensor
 
-from dagfisher.capture import Record
 from dagfisher.errors import MissingStatisticsError, NonFiniteError, SampleWeightError, ShapeError, SingularBlockError
 from dagfisher.fisher import MEMORY_LIMIT, LayerFisher, Statistics, choose, gather, merge_rows
+from dagfisher.records import Record
 
 F64 = torch.float64
 

@@ -141,7 +141,7 @@ class HelmholtzMachine(nn.Module):
 
     @property
     def log_volume(self) -> float:
-        """log |∂ states/∂x| of the encoding: a density of the states times this volume is one of x."""
+        """The logarithm of how much the encoding stretches x: what turns a density of the states into one of x."""
         low, high = self._range()
         gaussian = isinstance(self.generative_layers()[0].family, Gaussian)
         return self.visible * math.log(high - low) if gaussian else 0.0

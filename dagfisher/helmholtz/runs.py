@@ -54,6 +54,12 @@ class Row:
     """The mean over the test examples, out of eval_samples."""
     kl: float | None = None
     """Exact KL(data ‖ machine), where the distribution of the data is known and the machine is tiny."""
+    l1: float | None = None
+    """Σ|w| of the weights, if they are penalised so."""
+    l2: float | None = None
+    """½Σw² of the weights, if they are penalised so."""
+    entropy: float | None = None
+    """The mean entropy of the units given their parents in the last minibatch, if it is rewarded."""
 
 
 class Stopped(Exception):
@@ -279,6 +285,7 @@ class Run:
             test_standard_error=test.standard_error,
             effective_samples=float(test.effective_samples.mean()),
             kl=self.exact_kl(),
+            **self.trainer.regulariser_values(),
         )
         self.rows.append(row)
         self._total.zero_()
@@ -334,7 +341,8 @@ def read_rows(folder: Path) -> list[Row]:
     path = folder / METRICS
     if not path.exists():
         return []
-    kinds: dict[str, Callable[[str], Any]] = {"data": str, "steps": int, "kl": lambda t: float(t) if t else None}
+    kinds: dict[str, Callable[[str], Any]] = {"data": str, "steps": int}
+    kinds.update(dict.fromkeys(("kl", "l1", "l2", "entropy"), lambda text: float(text) if text else None))
     try:
         with open(path, encoding="utf-8", newline="") as file:
             return [Row(**{k: kinds.get(k, float)(v) for k, v in line.items()}) for line in csv.DictReader(file)]

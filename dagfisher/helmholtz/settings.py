@@ -18,6 +18,8 @@ from ..errors import SettingError
 from ..solvers import SOLVERS
 from .algorithms import ALGORITHMS, Algorithm, algorithm_named
 from .machine import HelmholtzMachine
+from .regularisers import L1, L2, WARM_UPS, Entropy
+from .schedules import Schedule
 from .train import Trainer
 
 STATES: dict[str, tuple[float, float]] = {"plus-minus": (-1, 1), "zero-one": (0, 1)}
@@ -35,7 +37,7 @@ LAYERS: dict[str, tuple[int, ...]] = {
 _GREY_PLAIN_LR, _GREY_NATURAL_LR, _GREY_DAMPING = 0.003, 0.005, 10.0
 """For Gaussian pixels, whose Fisher weights 1/σ² are a hundred times those of binary ones."""
 
-NATURAL_ONLY = ("damping", "update_every", "solver", "tolerance", "l1", "fisher")
+NATURAL_ONLY = ("damping", "update_every", "solver", "tolerance", "fisher", "damping_schedule", "update_every_schedule")
 """Settings that plain algorithms do not have."""
 
 Convert = Callable[[str, Any], Any]
@@ -105,6 +107,13 @@ def _algorithm(name: str, given: Any) -> str:
     return algorithm_named(str(given)).name
 
 
+def _schedule(name: str, given: Any) -> str:
+    try:
+        return Schedule(str(given)).text
+    except SettingError as error:
+        raise SettingError(f"{name}: {error}") from None
+
+
 def _device(name: str, given: Any) -> str:
     try:
         device = torch.device(str(given))
@@ -125,7 +134,8 @@ _natural = "natural algorithms: "
 class Settings:
     """What a run was told, with every default filled in; made by `resolve`.
 
-    ``damping``, ``update_every``, ``solver``, ``tolerance``, ``l1`` and ``fisher`` are None for plain algorithms.
+    ``damping``, ``update_every``, their schedules, ``solver``, ``tolerance`` and ``fisher`` are None for plain
+    algorithms.
     """
 
     data: str = _field(_data, "a name that `dagfisher data` lists, or the path of an IDX or .npy file", "mini-mnist")
@@ -144,8 +154,17 @@ class Settings:
     solver: str | None = _field(_one_of("auto", *SOLVERS), _natural + f"auto, {', '.join(SOLVERS)} (by algorithm)")
     tolerance: float | None = _field(_number(0, open_low=True), _natural + "residual left by conjugate (0.01)")
     fisher: str | None = _field(_one_of("wake", "dream"), _natural + "Fisher of p from wake or dream samples (wake)")
-    l1: float | None = _field(_number(0), _natural + "L1 penalty (0)")
-    weight_decay: float = _field(_number(0), "L2 penalty", 0.0)
+    lr_schedule: str = _field(
+        _schedule, "factor of lr: cosine, linear:0:0.5, step:5:0.5, warm-up:1+cosine, …", "constant"
+    )
+    damping_schedule: str | None = _field(_schedule, _natural + "the same for damping (constant)")
+    update_every_schedule: str | None = _field(_schedule, _natural + "the same for update_every (constant)")
+    samples_schedule: str = _field(_schedule, "the same for samples, for example step:10:2", "constant")
+    l1: float = _field(_number(0), "L1 penalty on the weights", 0.0)
+    l2: float = _field(_number(0), "L2 penalty on the weights", 0.0)
+    entropy: float = _field(_number(0), "reward for the entropy of the units given their parents", 0.0)
+    warm_up: int = _field(_number(0, whole=True), "steps until l1, l2 and entropy count in full", 0)
+    warm_up_shape: str = _field(_one_of(*WARM_UPS), "how: linear, or hyperbolic as the thesis prints", "linear")
     momentum: float = _field(_number(0, below=1), "of the gradient, or natural gradient", 0.0)
     nesterov: bool = _field(_switch, "look ahead along the momentum", False)
     adam: tuple[float, ...] | None = _field(_adam, "Adam on the gradient, or natural gradient; its betas")
@@ -227,6 +246,16 @@ class Settings:
             "baseline": self.baseline,
             "sleep_steps": self.sleep_steps,
             "sleep_scale": self.sleep_scale,
+            "regularisers": [
+                kind(strength, self.warm_up, self.warm_up_shape)
+                for kind, strength in ((L1, self.l1), (L2, self.l2), (Entropy, self.entropy))
+                if strength
+            ],
+            "schedules": {
+                name: Schedule(text)
+                for name in ("lr", "damping", "update_every", "samples")
+                if (text := getattr(self, f"{name}_schedule")) not in (None, "constant")
+            },
         }
         if self.description.solver is not None:
             return Trainer(
@@ -238,8 +267,6 @@ class Settings:
                 solver=self.solver,
                 tolerance=self.tolerance,
                 fisher=str(self.fisher),
-                l1=self.l1,
-                weight_decay=self.weight_decay,
                 momentum=self.momentum,
                 nesterov=self.nesterov,
                 betas=self.adam,
@@ -247,11 +274,9 @@ class Settings:
             )
         if self.adam is not None:
             betas = (self.adam[0], self.adam[1])
-            common["optimizer"] = lambda groups: torch.optim.AdamW(
-                groups, lr=self.lr, betas=betas, weight_decay=self.weight_decay
-            )
+            common["optimizer"] = lambda groups: torch.optim.Adam(groups, lr=self.lr, betas=betas)
             return Trainer(machine, self.algorithm, **common)
-        common.update(momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay)
+        common.update(momentum=self.momentum, nesterov=self.nesterov)
         return Trainer(machine, self.algorithm, lr=self.lr, **common)
 
 
@@ -264,7 +289,8 @@ def _natural_defaults(algorithm: Algorithm, values: dict[str, Any]) -> dict[str,
             "solver": algorithm.solver,
             "tolerance": 0.01,
             "fisher": "wake",
-            "l1": 0.0,
+            "damping_schedule": "constant",
+            "update_every_schedule": "constant",
         }
     for name in NATURAL_ONLY:
         if values[name] is not None:

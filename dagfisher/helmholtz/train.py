@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from .objectives import (
     sleep_terms,
     wake,
 )
+from .regularisers import L1, L2, Entropy, Regulariser, shrink, weights_of
+from .schedules import Schedule
 
 
 class Trainer:
@@ -37,6 +39,9 @@ class Trainer:
         fisher: estimate the Fisher of p from ``"wake"`` samples with their weights, or from ``"dream"`` samples.
         sleep_steps: sleep updates per wake update (sleep-well); each after the first is a step of its own.
         sleep_scale: multiplies the sleep gradient (rescaled-sleep).
+        regularisers: any of :class:`L1`, :class:`L2` and :class:`Entropy`.
+        schedules: how ``"lr"``, ``"damping"``, ``"update_every"`` and ``"samples"`` change during :meth:`fit`; see
+            :class:`Schedule`.
         optimizer: a callable of param groups (p first, q second) that makes the optimizer instead of the default one,
             for example ``lambda groups: torch.optim.Adam(groups, lr=1e-3)``.
         settings: further keyword arguments of :class:`dagfisher.DAGNaturalGradient`, for natural algorithms, or of
@@ -57,6 +62,8 @@ class Trainer:
         fisher: str = "wake",
         sleep_steps: int = 1,
         sleep_scale: float = 1.0,
+        regularisers: Sequence[Regulariser] = (),
+        schedules: Mapping[str, Schedule] | None = None,
         optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
         **settings: Any,
     ) -> None:
@@ -70,9 +77,14 @@ class Trainer:
         self.sleep_steps = sleep_steps
         self.sleep_scale = sleep_scale
         self.generator = torch.Generator(device=machine.prior.bias.device).manual_seed(seed)
+        self.regularisers = list(regularisers)
+        self.schedules = dict(schedules or {})
         self.epoch = 0
         self.batch = 0
+        self.steps = 0
+        self._entropy: Tensor | None = None
         self.optimizer = self._make_optimizer(optimizer, lr, damping, update_every, settings)
+        self._base = self._scheduled_values()
 
     def _make_optimizer(
         self,
@@ -104,6 +116,28 @@ class Trainer:
             **{"solver": chosen.solver, **settings},
         )
 
+    def _scheduled_values(self) -> dict[str, list[Any]]:
+        """What the schedules multiply: a value for each param group, and the number of samples."""
+        base: dict[str, list[Any]] = {"samples": [self.samples]}
+        for name in self.schedules:
+            if name != "samples":
+                base[name] = [group.get(name) for group in self.optimizer.param_groups]
+            if name not in ("lr", "damping", "update_every", "samples") or None in base[name]:
+                raise SettingError(f"{self.algorithm.name} has no {name} that a schedule could change.")
+        return base
+
+    def _follow_schedules(self, epoch: float, epochs: float) -> None:
+        for name, schedule in self.schedules.items():
+            factor = schedule.factor(epoch, epochs)
+            values = [value * factor for value in self._base[name]]
+            if name in ("update_every", "samples"):
+                values = [max(1, round(value)) for value in values]
+            if name == "samples":
+                self.samples = values[0]
+                continue
+            for group, value in zip(self.optimizer.param_groups, values, strict=True):
+                group[name] = value
+
     def step(self, x: Tensor) -> Tensor:
         """One minibatch, (B, pixels) in {0, 1}; gives the batch's mean of log p(x) as its S samples estimate it."""
         encoded = self.machine.encode(x)
@@ -119,11 +153,33 @@ class Trainer:
             recognition_terms(self.machine, state, share * self._coefficients(state, weights), terms)
         if self.algorithm.sleeps or self.fisher == "dream":
             self._sleep(state, share, terms, observe_dreams=self.fisher == "dream")
+        for regulariser in self.regularisers:
+            if isinstance(regulariser, Entropy):
+                strength = regulariser.at(self.steps)
+                self._entropy = regulariser.add(self.machine, state, weights, strength, terms)
         terms.backward()
+        self._shrink()
         self.optimizer.step()
+        self.steps += 1
         for _ in range(self.sleep_steps - 1):
             self._sleep_step(state, share)
         return log_mean_exp(state.log_ratio, 0).mean()
+
+    def _shrink(self) -> None:
+        penalties = [(r, r.at(self.steps)) for r in self.regularisers if isinstance(r, (L1, L2))]
+        if penalties:
+            rates = {p: group["lr"] for group in self.optimizer.param_groups for p in group["params"]}
+            shrink(self.machine, penalties, rates)
+
+    def regulariser_values(self) -> dict[str, float]:
+        """Σ|w| and ½Σw² of the weights as they are, and the mean entropy of the last minibatch, of those in use."""
+        values = {}
+        for regulariser in self.regularisers:
+            if isinstance(regulariser, (L1, L2)):
+                values[regulariser.name] = sum(float(regulariser.penalty(w)) for w in weights_of(self.machine))
+            elif self._entropy is not None:
+                values[regulariser.name] = float(self._entropy)
+        return values
 
     def _weights(self, state: Wake) -> Tensor:
         """The weights of the generative update, (S, B), which sum to 1."""
@@ -172,11 +228,14 @@ class Trainer:
         """
         while self.epoch < epochs:
             total, count = None, 0
+            batches = data.batch_count(batch_size)
+            self._follow_schedules(self.epoch + self.batch / batches, epochs)
             for x in data.batches(batch_size, seed=self.seed, epoch=self.epoch, start=self.batch):
                 value = self.step(x)
                 total = value.clone() if total is None else total.add_(value)
                 count += 1
                 self.batch += 1
+                self._follow_schedules(self.epoch + self.batch / batches, epochs)
                 if on_step is not None:
                     on_step(value)
             self.epoch += 1
@@ -192,6 +251,7 @@ class Trainer:
             "generator": self.generator.get_state(),
             "algorithm": self.algorithm.name,
             "epoch": self.epoch,
+            "steps": self.steps,
             "batch": self.batch,
         }
 
@@ -205,7 +265,7 @@ class Trainer:
             self.machine.load_state_dict(state["machine"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.generator.set_state(state["generator"].cpu())
-            self.epoch, self.batch = state["epoch"], state["batch"]
+            self.epoch, self.batch, self.steps = state["epoch"], state["batch"], state["steps"]
         except (KeyError, RuntimeError) as error:
             raise CheckpointError(f"the checkpoint does not fit this trainer: {error}") from None
 

@@ -23,7 +23,12 @@ class Dense(Solver):
     @classmethod
     def prepare(cls, problem: Problem) -> Dense:
         blocks = gram_blocks(problem.parents, problem.weights, problem.damping)
-        return cls(spd_inverse(blocks, jitter=problem.damping > 0))
+        return cls.from_blocks(blocks, problem.damping)
+
+    @classmethod
+    def from_blocks(cls, blocks: Tensor, damping: float) -> Dense:
+        """From αI + F_j, (blocks × d × d)."""
+        return cls(spd_inverse(blocks, jitter=damping > 0))
 
     def solve(self, gradient: Tensor) -> Tensor:
         return left_multiply(gradient, self.inverses)

@@ -23,6 +23,11 @@ class Diagonal(Solver):
     def prepare(cls, problem: Problem) -> Diagonal:
         return cls((problem.weights.T @ problem.parents.square()).add_(problem.damping))
 
+    @classmethod
+    def from_blocks(cls, blocks: Tensor, damping: float) -> Diagonal:
+        """From αI + F_j, (blocks × d × d)."""
+        return cls(blocks.diagonal(dim1=1, dim2=2).contiguous())
+
     def solve(self, gradient: Tensor) -> Tensor:
         return gradient / self.diagonal
 
