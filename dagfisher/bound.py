@@ -10,9 +10,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .capture import compute_dtype
-from .declare import Declaration, layer_name
+from .declare import Declaration, layer_name, require_own_parameters
 from .distributed import share_records
-from .errors import CheckpointError, DagFisherError, MissingStatisticsError, SettingError, ShapeError
+from .errors import (
+    CheckpointError,
+    DagFisherError,
+    DeclarationError,
+    MissingStatisticsError,
+    SettingError,
+    ShapeError,
+)
 from .fisher import LayerFisher, Statistics, damped_blocks, gather, gather_grams, require_pairs
 from .maps import from_matrix, to_matrix
 from .records import Gram, Recorder
@@ -96,19 +103,22 @@ class BoundLayer:
     def _update_every(self, step: int) -> float:
         k = self.group["update_every"]
         value = k(step) if callable(k) else k
-        if not value >= 1:
+        number = _number(value)
+        if not number >= 1:
             raise SettingError(f"update_every gave {value!r} at step {step}; it must be at least 1.")
-        return float(value)
+        return number
 
     def _damping(self, step: int) -> float:
         alpha = self.group["damping"]
-        value = float(alpha(step) if callable(alpha) else alpha)
-        if not 0 <= value < math.inf:
+        value = alpha(step) if callable(alpha) else alpha
+        number = _number(value)
+        if not 0 <= number < math.inf:
             raise SettingError(f"damping gave {value!r} at step {step}; it must be a finite number of at least 0.")
-        return value
+        return number
 
     def gradient(self) -> Tensor | None:
         """The gradients of the trained parameters as one (units × parents) matrix; None if there are none."""
+        self._require_parameters()
         weight, bias = self._trained()
         grads = [p.grad for p in (weight, bias) if p is not None]
         if all(g is None for g in grads):
@@ -126,6 +136,17 @@ class BoundLayer:
             weight_part = self.declaration.map.unit_major(self.declaration.module, weight_part)
         return to_matrix(weight_part, bias_part)
 
+    def _require_parameters(self) -> None:
+        """Raise if the module no longer has the parameters that the optimizer holds."""
+        own = self.declaration.module._parameters
+        for name, held in (("weight", self._weight), ("bias", self._bias)):
+            if held is not None and own.get(name) is not held:
+                require_own_parameters(self.declaration)
+                raise DeclarationError(
+                    f"layer {self.name}: its {name} was replaced since this optimizer was built, which would go on "
+                    f"training the old one; build the optimizer anew, or copy values into the old {name}."
+                )
+
     def split(self, matrix: Tensor) -> dict[Tensor, Tensor]:
         """The matrix as vectors of the trained parameters."""
         weight, bias = self._trained()
@@ -137,14 +158,19 @@ class BoundLayer:
         return dict(zip(trained, views, strict=True))
 
     def _statistics(self, process_group: dist.ProcessGroup | None) -> Statistics | list[Gram]:
-        records, precisions = self.recorder.records, self.recorder.precisions
+        records, precisions = self.recorder.take()
         if self.declaration.recorder is not self.recorder:
             raise MissingStatisticsError("a newer optimizer listens to this layer; use that one, or build this anew.")
+        if not records and self.recorder.recomputed:
+            raise MissingStatisticsError(
+                "its forward pass ran without gradients, and again during backward(), where its sample weights are "
+                "not known; for activation checkpointing, call checkpoint(..., use_reentrant=False)."
+            )
         if not records:
             raise MissingStatisticsError(
-                "it has a gradient, but none of its forward passes was captured since the last step. Call the module "
-                "itself (not a function on its weight), in training mode, with gradients enabled and outside "
-                "no_capture(), after the optimizer was built."
+                "it has a gradient, but none of its forward passes was captured since the last step or zero_grad(). "
+                "Call the module itself (not a function on its weight), in training mode, with gradients enabled and "
+                "outside no_capture(), after the optimizer was built."
             )
         require_pairs(records, precisions)
         if process_group is not None:
@@ -163,7 +189,7 @@ class BoundLayer:
         try:
             statistics = self._statistics(process_group)
             width = statistics[0].blocks if isinstance(statistics, list) else statistics.parents
-            if width.shape[-1] != gradient.shape[1]:
+            if [sum(self._sizes()), width.shape[-1]] != list(gradient.shape):
                 raise ShapeError("its gradient does not fit its captured parents; were its parameters replaced?")
             return LayerFisher.begin(
                 statistics,
@@ -215,8 +241,8 @@ class BoundLayer:
             "solvers": [{"solver": s.name, **s.state()} for s in self.fisher.solvers],
         }
 
-    def restored(self, state: dict[str, Any]) -> tuple[LayerFisher, int, list[Any]] | None:
-        """What `state` described, on this layer's device."""
+    def restored(self, state: dict[str, Any], step: int) -> tuple[LayerFisher, int, list[Any]] | None:
+        """What `state` described, on this layer's device; `step` is the number of steps taken."""
         try:
             if state["solvers"] is None:
                 return None
@@ -226,10 +252,12 @@ class BoundLayer:
             for saved in state["solvers"]:
                 fields = dict(saved)
                 solvers.append(SOLVERS[fields.pop("solver")](**fields).to(device))
-            refreshed: int = state["refreshed"]
-            damping: float = state["damping"]
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(f"layer {self.name}: its saved state is damaged ({error!r}).") from None
+            refreshed, damping = int(state["refreshed"]), float(state["damping"])
+            fisher = LayerFisher(damping, sizes, solvers)
+            if len(layout) != len(self.layout()) or not 0 <= refreshed < step or not 0 <= damping < math.inf:
+                raise ValueError("a number out of its range")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._damaged(error) from None
         if sum(sizes) != sum(self._sizes()):
             raise CheckpointError(f"layer {self.name} has {sum(self._sizes())} units, the checkpoint {sum(sizes)}.")
         if layout[:-1] != self.layout()[:-1]:
@@ -237,17 +265,38 @@ class BoundLayer:
                 f"layer {self.name} trains {_described(self.layout())}, the checkpoint {_described(layout)}; "
                 f"build the model, and freeze its parameters, as they were saved."
             )
-        return LayerFisher(damping, sizes, solvers), refreshed, layout
+        if layout == self.layout():
+            try:
+                fisher.require_fitting(torch.zeros(layout[2], layout[3], dtype=self._dtype(), device=device))
+            except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+                raise self._damaged(error) from None
+        return fisher, refreshed, layout
+
+    def _damaged(self, error: Exception) -> CheckpointError:
+        return CheckpointError(f"layer {self.name}: its saved state is damaged ({error!r}).")
 
     def restore(self, restored: tuple[LayerFisher, int, list[Any]] | None) -> None:
         """Stand where a checkpoint stood."""
         self.fisher, self.refreshed, self._layout = restored if restored is not None else (None, None, None)
 
+    @property
+    def solver(self) -> str:
+        """The solvers that the last refresh chose, one for each kind of unit; nothing before the first one."""
+        return "" if self.fisher is None else "+".join(s.name for s in self.fisher.solvers)
+
     def __repr__(self) -> str:
-        solver = "not prepared" if self.fisher is None else "+".join(s.name for s in self.fisher.solvers)
+        solver = self.solver or "not prepared"
         units = sum(self._sizes())
         kind = type(self.declaration.module).__name__
         return f"{self.name.strip(chr(39))}: {self.declaration.family.name} on {kind}, {units} units, {solver}"
+
+
+def _number(value: Any) -> float:
+    """What a schedule gave; NaN, which is in no range, for what is no number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def _described(layout: list[Any]) -> str:

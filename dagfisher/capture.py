@@ -2,11 +2,15 @@
 
 The hook is a free function that finds everything through its module, so that a copied model stays whole and never
 drags an optimizer along. It copies what it keeps: an in-place operation afterwards changes nothing.
+
+What zero_grad() clears, it also forgets: passes whose backward() came before it. A pass from before zero_grad() counts
+if its backward() comes after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -17,7 +21,7 @@ from torch import Tensor, nn
 from .declare import Declaration, declaration_of, layer_name
 from .errors import DeclarationError, SampleWeightError, ShapeError
 from .families import GaussianMean, GaussianScale, gaussian_precision
-from .records import Gram, Record, Recorder
+from .records import Backward, Gram, Record, Recorder
 from .segments import grams
 
 ACCUMULATE = 2**22
@@ -25,6 +29,7 @@ ACCUMULATE = 2**22
 
 _enabled: ContextVar[bool] = ContextVar("dagfisher_capture", default=True)
 _weights: ContextVar[Tensor | None] = ContextVar("dagfisher_weights", default=None)
+_outside_graphs: Callable[..., None] | None = None
 
 
 @contextmanager
@@ -46,6 +51,8 @@ def sample_weights(weights: Tensor) -> Iterator[None]:
     """
     if not isinstance(weights, Tensor):
         raise SampleWeightError(f"sample weights must be a tensor, not a {type(weights).__name__}.")
+    if weights.is_complex():
+        raise SampleWeightError("sample weights must be real numbers that are not negative, not complex ones.")
     token = _weights.set(weights.detach())
     try:
         yield
@@ -70,6 +77,25 @@ def observe(module: nn.Module, parents: Tensor | None, predictor: Tensor) -> Non
 
 def forward_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
     """Stage this forward pass, if an optimizer wants it."""
+    capture = _outside_graphs
+    if capture is None:
+        capture = _leave_graphs() if "torch._dynamo" in sys.modules else _capture
+    capture(module, args, kwargs, output)
+
+
+def _leave_graphs() -> Callable[..., None]:
+    """`_capture` outside the graphs of torch.compile: what they would trace differs from step to step."""
+    global _outside_graphs
+    outside: Any = torch.compiler.disable(_capture)  # type: ignore[no-untyped-call]
+    outside._torchdynamo_disable_msg = (
+        "dagfisher looks at the parents and the output of each declared layer between two graphs; "
+        "call torch.compile without fullgraph=True."
+    )
+    _outside_graphs = outside
+    return outside  # type: ignore[no-any-return]
+
+
+def _capture(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
     declaration = declaration_of(module)
     if declaration is None:
         return
@@ -78,6 +104,13 @@ def forward_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
         recorder.ran = True
     if not (module.training and torch.is_grad_enabled() and _enabled.get()):
         return
+    if torch._C._current_graph_task_id() != -1:
+        # Activation checkpointing runs a pass again during backward(); the first run was captured, with its weights.
+        if recorder is not None:
+            recorder.recomputed = True
+        return
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return  # inside vmap, grad or jvp of torch.func there are no tensors to keep
     if declaration.module is not module:
         raise DeclarationError(
             f"layer {layer_name(declaration)} ran as a replica of itself, as nn.DataParallel makes them; "
@@ -86,29 +119,62 @@ def forward_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     _stage(declaration, next(iter((*args, *kwargs.values())), None), output)
 
 
-def _stage(declaration: Declaration, parents: Any, output: Tensor) -> None:
+def _wanted(declaration: Declaration | None) -> Recorder | None:
+    """The layer's recorder, if the coming step refreshes and any of the layer's parameters is trained."""
+    recorder = declaration.recorder if declaration is not None else None
+    if declaration is None or recorder is None or not recorder.armed:
+        return None
+    trained = any(p is not None and p.requires_grad for p in declaration.map.parameters(declaration.module))
+    return recorder if trained else None
+
+
+def _stage(declaration: Declaration, parents: Any, output: Any) -> None:
     module, family = declaration.module, declaration.family
-    recorder = declaration.recorder
-    armed = recorder is not None and recorder.armed
-    mean = declaration.mean_head.recorder if declaration.mean_head is not None else None
-    mean_armed = mean is not None and mean.armed
-    if not (armed or mean_armed):
+    recorder, mean = _wanted(declaration), _wanted(declaration.mean_head)
+    if recorder is None and mean is None:
         return
     weight, bias = declaration.map.parameters(module)
     parameter = weight if weight is not None else bias
     assert parameter is not None
     dtype = compute_dtype(parameter)
     with torch.no_grad():
-        predictor = declaration.map.predictors(module, output.detach()).to(dtype)
-        if armed:
-            assert recorder is not None
-            try:
-                recorder.records.append(_record(declaration, recorder, parents, output, predictor))
-            except ShapeError as error:
-                raise ShapeError(f"layer {layer_name(declaration)}: {error}") from None
-        if mean_armed:
-            assert mean is not None and isinstance(family, GaussianScale)
+        try:
+            predictor = _predictor(declaration, output).to(dtype)
+            if recorder is not None:
+                if weight is not None and not isinstance(parents, Tensor):
+                    raise ShapeError(f"its parents must be one tensor, not a {type(parents).__name__}.")
+                record = _record(declaration, recorder, parents, output, predictor)
+                recorder.records.append(record._replace(backward=_follow(output)))
+        except ShapeError as error:
+            raise ShapeError(f"layer {layer_name(declaration)}: {error}") from None
+        if mean is not None:
+            assert isinstance(family, GaussianScale)
             mean.precisions.append(gaussian_precision(predictor, family.scale))
+
+
+def _predictor(declaration: Declaration, output: Any) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise ShapeError(f"its output is a {type(output).__name__}; a declared layer gives its predictor, one tensor.")
+    units = declaration.map.units(declaration.module)
+    predictor = declaration.map.predictors(declaration.module, output.detach())
+    if predictor.shape[-1] != units:
+        raise ShapeError(
+            f"its predictor of shape {tuple(output.shape)} does not fit its {units} units; if its parameters were "
+            f"given other shapes, build and declare a new module instead."
+        )
+    return predictor
+
+
+def _follow(output: Tensor) -> Backward | None:
+    """What will know whether backward() went through this output."""
+    # An operation in place on a view takes the view's own node out of the graph, and leaves its base's in.
+    base = output._base
+    node = base.grad_fn if base is not None and base.grad_fn is not None else output.grad_fn
+    if node is None:
+        return None
+    backward = Backward()
+    node.register_hook(backward)
+    return backward
 
 
 def _record(
@@ -125,14 +191,23 @@ def _record(
             return _accumulated(declaration, parents, output, q, sample, max(1, chunk))
     rows = declaration.map.rows(module, parents, output)
     rows = rows.to(predictor.dtype, copy=_same_memory(rows, parents))
+    if len(rows) != n:
+        raise ShapeError(f"{len(rows)} rows of parents do not fit {n} rows of predictors.")
     if n == sample.shape[0]:
         return Record(rows, q, sample)
-    weights = sample.repeat_interleave(n // sample.shape[0])
+    weights = sample.repeat_interleave(n // max(sample.shape[0], 1))
     if most is not None and n > most and q is not None:
-        chosen = torch.randperm(n, device=rows.device)[:most]
+        chosen = torch.randperm(n, device=rows.device, generator=_generator(recorder, rows.device))[:most]
         rows, q = rows[chosen], tuple(part[chosen] for part in q)
         weights = weights[chosen] * (n / most)
     return Record(rows, q, weights, sample.sum())
+
+
+def _generator(recorder: Recorder, device: torch.device) -> torch.Generator:
+    """Random numbers of the pass's own: a model's dropout does not notice, and a resumed run draws the same rows."""
+    recorder.drawn += 1
+    seed = (torch.initial_seed() * 1_000_003 + recorder.step) * 1_000_003 + recorder.drawn
+    return torch.Generator(device=device).manual_seed(seed % 2**63)
 
 
 def _accumulated(

@@ -78,7 +78,8 @@ class _PatchMap:
         x, y = (parents, output) if batched else (parents.unsqueeze(0), output.unsqueeze(0))
         found = self.patches(module, x.detach(), y)
         n = found.shape[: space + 1].numel()
-        return found.reshape(n, -1) if module.groups == 1 else found.reshape(n, module.groups, -1)
+        width = found.shape[space + 1 :].numel() // module.groups
+        return found.reshape(n, width) if module.groups == 1 else found.reshape(n, module.groups, width)
 
     def row_numbers(self, module: Any, n: int) -> int:
         return n * int(module.in_channels * math.prod(module.kernel_size))

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from .errors import DeclarationError
 from .families import Family, GaussianMean, GaussianScale, make_family
@@ -70,8 +71,8 @@ def declare(module: nn.Module, family: str, *, max_rows: int | None = None, **se
         max_rows: let at most so many output positions of a convolution, drawn at random, stand for all in its Fisher
             statistics; their expectation does not change. Default: every position counts.
     """
-    if max_rows is not None and max_rows < 1:
-        raise DeclarationError(f"max_rows must be at least 1, not {max_rows}.")
+    if max_rows is not None and not (isinstance(max_rows, int) and max_rows >= 1):
+        raise DeclarationError(f"max_rows must be a whole number of at least 1, not {max_rows!r}.")
     _attach(module, make_family(family, **settings))
     _require(module).max_rows = max_rows
     return module
@@ -105,6 +106,12 @@ def declare_gaussian(
         )
     _require_free(mean, GaussianMean())
     _require_free(scale, GaussianScale(kind))
+    for head in list(_declared):
+        if head.mean_head is not None and (head.module is scale) != (head.mean_head.module is mean):
+            raise DeclarationError(
+                f"layer {layer_name(head)} is already the scale head of {layer_name(head.mean_head)}; a head has one "
+                f"partner. Build a new module for another one."
+            )
     _attach(mean, GaussianMean())
     _attach(scale, GaussianScale(kind))
     _require(scale).mean_head = _require(mean)
@@ -118,6 +125,7 @@ def _attach(module: nn.Module, family: Family | GaussianMean | GaussianScale) ->
     if _require_free(module, family):
         return module
     declaration = Declaration(module, family)
+    require_own_parameters(declaration)
     family.split(declaration.map.units(module))
     module.__dict__[_KEY] = declaration
     module.register_forward_hook(forward_hook, with_kwargs=True)
@@ -146,6 +154,23 @@ def _require(module: nn.Module) -> Declaration:
     return declaration
 
 
+def require_own_parameters(declaration: Declaration) -> None:
+    """Raise unless weight and bias are parameters of the module itself, not computed from others, and have shapes."""
+    module = declaration.module
+    for name in ("bias",) if getattr(module, "constant_map", False) else ("weight", "bias"):
+        if name not in module._parameters:
+            raise DeclarationError(
+                f"layer {layer_name(declaration)}: its {name} is computed from other parameters, as weight_norm, "
+                f"spectral_norm, pruning and parametrizations do; the Fisher block is that of the {name} itself. "
+                f"Remove the parametrization, or leave the layer undeclared."
+            )
+        parameter = module._parameters[name]
+        if parameter is not None and is_lazy(parameter):
+            raise DeclarationError(
+                f"a {type(module).__name__} has no parameters yet; run it on one batch before you declare it."
+            )
+
+
 def find_layers(parameters: Iterable[Tensor]) -> list[Declaration]:
     """The declared layers that own any of these parameters, in the order of the parameters."""
     wanted = list(parameters)
@@ -154,6 +179,9 @@ def find_layers(parameters: Iterable[Tensor]) -> list[Declaration]:
     for declaration in list(_declared):
         if declaration.module.__dict__.get(_KEY) is not declaration:
             continue
+        if not any(id(p) in ids for p in declaration.module.parameters()):
+            continue
+        require_own_parameters(declaration)
         for parameter in declaration.map.parameters(declaration.module):
             if parameter is None or id(parameter) not in ids:
                 continue

@@ -27,6 +27,10 @@ class ShapeError(DagFisherError, ValueError):
     """A tensor's shape does not fit its layer."""
 
 
+class GradientError(DagFisherError, RuntimeError):
+    """A gradient is of a kind that this optimizer cannot apply; no parameter has moved."""
+
+
 class NonFiniteError(DagFisherError, ArithmeticError):
     """A gradient or a statistic holds an infinity or a NaN; no parameter has moved."""
 

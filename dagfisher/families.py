@@ -142,7 +142,6 @@ def _scale_weight(scale: Tensor, kind: str, min_std: float) -> Tensor:
     return scale.new_full((*scale.shape[:-1], 1), 2 * slope**2)
 
 
-
 @dataclass(frozen=True)
 class Gaussian:
     """A normal unit; the predictor is [mean, scale] in two halves, or the mean alone when `std` is fixed.
@@ -302,7 +301,8 @@ class Categorical:
     name = "categorical"
 
     def split(self, outputs: int) -> tuple[int, ...]:
-        if self.classes is not None and (self.classes < 2 or outputs % self.classes):
+        whole = self.classes is None or (isinstance(self.classes, int) and self.classes >= 2)
+        if not whole or outputs % (self.classes or 1):
             raise DeclarationError(
                 f"a categorical layer of {outputs} outputs cannot be divided into variables of {self.classes} classes."
             )

@@ -19,6 +19,9 @@ from .solvers.conjugate import SMALL_INVERSE, STORED, expected_cost
 _START = {"dense": (2e7, 5e5), "woodbury": (2e7, 1.5e6), "conjugate": (2.5e7, 5e6)}
 """What starting the operations of one preparation and of one solve costs, in multiply-adds of a matrix product."""
 
+WORTH_MERGING = 48
+"""Parents up to which equal rows are left as they are."""
+
 MEMORY_LIMIT = 2**28
 """Numbers that a solver chosen by "auto" may keep per layer (1 GiB in float32)."""
 
@@ -49,8 +52,8 @@ def gather(records: list[Record], precisions: list[Tensor], *, weight: bool, bia
         rows = rows[..., :0]
     if bias:
         rows = torch.cat([rows, rows.new_ones(*rows.shape[:-1], 1)], dim=-1)
-    # The rows of a convolution are so many that finding equal ones costs more than they do.
-    if any(r.total is not None for r in records):
+    # Finding equal rows costs more than they do where parents are few, or rows as many as those of a convolution.
+    if rows.shape[-1] <= WORTH_MERGING or any(r.total is not None for r in records):
         return Statistics(rows, tuple(weights))
     return merge_rows(rows, weights)
 
@@ -207,6 +210,14 @@ class LayerFisher:
         """(1 + α)(αI + F_j)⁻¹ g_j for every unit j; never synchronises with the host."""
         groups = zip(self.solvers, torch.split(gradient, list(self.sizes)), strict=True)
         return _cat([solver.solve(part) for solver, part in groups]).mul_(1 + self.damping)
+
+    def require_fitting(self, gradient: Tensor) -> None:
+        """Raise some error unless gradients like this one, which is zero, can be solved for."""
+        tensors = [v for solver in self.solvers for v in solver.state().values() if isinstance(v, Tensor)]
+        if self.natural(gradient).shape != gradient.shape:
+            raise ValueError("factors of another shape")
+        if not all(v.is_meta or bool(v.isfinite().all()) for v in tensors):
+            raise ValueError("factors that are not finite")
 
     def blocks(self) -> Tensor:
         """The damped blocks (αI + F_j)/(1 + α), (units, d, d)."""

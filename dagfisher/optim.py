@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -12,13 +13,16 @@ from torch import Tensor
 
 from .bound import BoundLayer
 from .capture import compute_dtype
+from .checkpoint import read, require_fitting
 from .declare import find_layers
-from .errors import CheckpointError, DeclarationError, NonFiniteError, SettingError
-from .options import validate
+from .errors import CheckpointError, DagFisherError, DeclarationError, NonFiniteError, SettingError
+from .guards import blame, require_dense
+from .options import plain_groups, validate
 from .updates import apply_update
 
 Schedule = float | Callable[[int], float]
 _SHARED_SETTINGS = ("damping", "update_every", "solver", "tolerance")
+_SETTINGS = (*_SHARED_SETTINGS, "lr", "momentum", "nesterov", "betas", "weight_decay", "l1", "undeclared")
 
 
 class DAGNaturalGradient(torch.optim.Optimizer):
@@ -86,32 +90,16 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         self._step = 0
         self._skipped: Tensor | None = None
         self._ready = False
-        super().__init__(self._plain_groups(params), defaults)
+        super().__init__(plain_groups(params, self._names, _SETTINGS), defaults)
         self._ready = True
         self._bind()
 
     # Parameters and layers
 
-    def _plain_groups(self, params: Iterable[Any]) -> list[dict[str, Any]]:
-        """Param groups with plain tensors; the names of named parameters are kept aside for messages."""
-        entries: list[Any] = list(params) if not isinstance(params, Tensor) else [params]
-        if not entries:
-            return []
-        groups: list[dict[str, Any]] = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
-        plain = []
-        for group in groups:
-            members = group["params"]
-            members = [members] if isinstance(members, Tensor) else list(members)
-            for i, member in enumerate(members):
-                if isinstance(member, tuple):
-                    name, members[i] = member
-                    self._names[id(members[i])] = name
-            plain.append({**group, "params": members})
-        return plain
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with settings of their own; layers among them are found as at construction."""
-        super().add_param_group({"betas": self.defaults.get("betas"), **self._plain_groups([param_group])[0]})
+        plain = plain_groups([param_group], self._names, _SETTINGS)[0]
+        super().add_param_group({"betas": self.defaults.get("betas"), **plain})
         try:
             validate(self.param_groups[-1])
             if self._ready:
@@ -159,10 +147,18 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                 layer.arm(layer.due(self._step), self._process_group)
             except SettingError:  # the coming step says so, before it moves anything
                 layer.arm(True, self._process_group)
+            layer.recorder.begin(self._step)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients, and notice what was frozen, unfrozen or converted since the last step."""
+        """Clear the gradients, forget the captured passes that they came from, and notice what was frozen or converted.
+
+        A pass from before this call counts for the coming step if its ``backward()`` comes after this call. So a step
+        that was skipped, by ``torch.amp.GradScaler`` or by a ``continue``, leaves nothing behind, and gradients may be
+        accumulated over any number of passes. Calling ``zero_grad`` of the model instead clears gradients alone.
+        """
         super().zero_grad(set_to_none)
+        for layer in self._layers:
+            layer.recorder.clear_gradients()
         self._arm()
 
     # Steps
@@ -173,8 +169,10 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        with torch.no_grad():
+        with self._full_precision():
             try:
+                for group in self.param_groups:
+                    validate(group)
                 vectors, whole, fresh = self._vectors()
                 gates = self._require_finite(vectors, whole, refreshing=bool(fresh))
             except Exception:
@@ -188,6 +186,16 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         self._forget()
         return loss
 
+    @contextmanager
+    def _full_precision(self) -> Iterator[None]:
+        """No gradients are recorded, and no operation is cast to half precision, whatever autocast is active."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            for kind in {p.device.type for layer in self._layers for p in layer.parameters}:
+                if kind != "meta" and torch.is_autocast_enabled(kind):
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+            yield
+
     def _forget(self) -> None:
         for layer in self._layers:
             layer.recorder.clear()
@@ -195,6 +203,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
 
     def _vectors(self) -> tuple[dict[Tensor, Tensor], list[Tensor], dict[BoundLayer, Any]]:
         """The vector of every parameter with a gradient, what they are views of, and fresh inverse Fishers."""
+        require_dense(self.param_groups, self._names)
         vectors: dict[Tensor, Tensor] = {}
         whole: list[Tensor] = []
         fresh: dict[BoundLayer, Any] = {}
@@ -206,8 +215,10 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                 fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
             else:
                 natural = layer.reuse(gradient)
-            vectors.update(layer.split(natural))
-            whole.append(natural)
+            parts = {p: v.to(p.dtype) for p, v in layer.split(natural).items()}
+            vectors.update(parts)
+            # Half precision may overflow where the natural gradient did not.
+            whole.extend([natural] if natural.dtype == next(iter(parts)).dtype else parts.values())
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None and id(p) not in self._declared:
@@ -232,7 +243,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             if _reads_freely(device) or refreshing:
                 # tolist() of a CPU tensor reads memory: no dispatch, no synchronisation.
                 if not flag.reshape(1).tolist()[0]:
-                    raise NonFiniteError(self._blame(vectors))
+                    raise NonFiniteError(blame(vectors, self.param_groups, self._layers, self._names))
                 continue
             self._skipped = ~flag if self._skipped is None else self._skipped | ~flag.to(self._skipped.device)
             gates[device] = flag
@@ -248,20 +259,6 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                 )
         return gates
 
-    def _blame(self, vectors: dict[Tensor, Tensor]) -> str:
-        for group in self.param_groups:
-            for index, p in enumerate(group["params"]):
-                if p in vectors and not bool(vectors[p].isfinite().all()):
-                    layer = next((la for la in self._layers if any(q is p for q in la.parameters)), None)
-                    place = f"layer {layer.name}" if layer else f"parameter {self._names.get(id(p), index)}"
-                    grads = [q.grad for q in (layer.parameters if layer else [p]) if q.grad is not None]
-                    what = "natural gradient" if all(bool(g.isfinite().all()) for g in grads) else "gradient"
-                    return (
-                        f"{place}: its {what} holds an infinity or a NaN; no parameter has moved. Look at the data, "
-                        f"lower the learning rate, or raise the damping."
-                    )
-        raise AssertionError("no vector is to blame")
-
     def _update(self, group: dict[str, Any], vectors: dict[Tensor, Tensor], gates: dict[torch.device, Tensor]) -> None:
         moved = [p for p in group["params"] if p in vectors]
         plain_adam = group["undeclared"] == "adam" and group["betas"] is None
@@ -270,18 +267,17 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         for parameters, settings in ((rest, group), (adam, {**group, "betas": (0.9, 0.999)})):
             if parameters:
                 states = [self.state[p] for p in parameters]
-                moved_by = [vectors[p].to(p.dtype) for p in parameters]
-                apply_update(parameters, moved_by, states, settings, [gates.get(p.device) for p in parameters])
+                moves = [vectors[p] for p in parameters]
+                apply_update(parameters, moves, states, settings, [gates.get(p.device) for p in parameters])
 
     # Inspection
 
-    @torch.no_grad()
     def natural_gradient(self) -> dict[Tensor, Tensor]:
         """The vector of every parameter that has a gradient, as the next step would use it; nothing moves."""
-        vectors, _, _ = self._vectors()
-        return {p: v.to(p.dtype, copy=True) for p, v in vectors.items()}
+        with self._full_precision():
+            vectors, _, _ = self._vectors()
+            return {p: v.clone() for p, v in vectors.items()}
 
-    @torch.no_grad()
     def fisher_blocks(self, parameter: Tensor) -> Tensor:
         """The damped blocks (αI + F_j)/(1+α) of the layer that owns the parameter, (units, d, d).
 
@@ -290,7 +286,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         """
         for layer in self._layers:
             if any(p is parameter for p in layer.parameters):
-                return layer.blocks(self._step, self._process_group)
+                with self._full_precision():
+                    return layer.blocks(self._step, self._process_group)
         raise DeclarationError("this parameter belongs to no declared layer of this optimizer.")
 
     def memory_usage(self) -> dict[str, int]:
@@ -333,7 +330,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         if len(own["layers"]) != len(self._layers):
             raise DeclarationError("copy or pickle the model and its optimizer together, as one tuple.")
         for layer, saved in zip(self._layers, own["layers"], strict=True):
-            layer.restore(layer.restored(saved))
+            layer.restore(layer.restored(saved, self._step))
         self._forget()
 
     def state_dict(self) -> dict[str, Any]:
@@ -347,43 +344,34 @@ class DAGNaturalGradient(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where the saved optimizer stood; the factors keep their dtype and move to their layer's device."""
-        try:
-            own, groups = state_dict["dagfisher"], state_dict["param_groups"]
-            step, saved = int(own["step"]), list(own["layers"])
-        except (KeyError, TypeError, ValueError):
-            raise CheckpointError("this is not a state_dict of DAGNaturalGradient.") from None
+        step, saved, groups = read(state_dict)
         if len(saved) != len(self._layers):
             raise CheckpointError(
                 f"the checkpoint has {len(saved)} declared layers and this optimizer {len(self._layers)}; declare "
                 f"the same layers before loading."
             )
-        restored = [layer.restored(state) for layer, state in zip(self._layers, saved, strict=True)]
-        filled = []
+        restored = [layer.restored(state, step) for layer, state in zip(self._layers, saved, strict=True)]
+        filled, before = [], (self.state, self.param_groups)
         for i, group in enumerate(groups):
             current = self.param_groups[i] if i < len(self.param_groups) else {}
             filled.append({**current, **group})
         try:
-            self._require_fitting(state_dict["state"], filled)
+            require_fitting(
+                state_dict["state"], filled, [p for group in self.param_groups for p in group["params"]], self._names
+            )
             super().load_state_dict({"state": copy.deepcopy(state_dict["state"]), "param_groups": filled})
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"the checkpoint does not fit this optimizer: {error}") from None
+        try:
+            self._bind()
+        except DagFisherError as error:
+            self.state, self.param_groups = before
+            self._bind()
             raise CheckpointError(f"the checkpoint does not fit this optimizer: {error}") from None
         self._step = step
         for layer, state in zip(self._layers, restored, strict=True):
             layer.restore(state)
-        self._bind()
         self._forget()
-
-    def _require_fitting(self, state: dict[Any, Any], groups: list[dict[str, Any]]) -> None:
-        """Raise unless the saved settings are in range and the saved moments have their parameters' shapes."""
-        for group in groups:
-            validate(group)
-        saved = [index for group in groups for index in group["params"]]
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        for index, p in zip(saved, parameters, strict=False):
-            for key, value in state.get(index, {}).items():
-                if isinstance(value, Tensor) and value.shape != p.shape:
-                    name = self._names.get(id(p), f"number {index}")
-                    raise ValueError(f"{key} of parameter {name} is {tuple(value.shape)}, not {tuple(p.shape)}.")
 
 
 def _reads_freely(device: torch.device) -> bool:

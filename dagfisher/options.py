@@ -1,14 +1,48 @@
-"""The ranges of the optimizer's settings."""
+"""The optimizer's settings and their ranges, and the param groups that hold them."""
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 from typing import Any
+
+from torch import Tensor, nn
 
 from .errors import SettingError
 from .solvers import SOLVERS
 
 UNDECLARED = ("sgd", "adam", "error")
+
+
+def plain_groups(params: Iterable[Any], names: dict[int, str], settings: Iterable[str]) -> list[dict[str, Any]]:
+    """Param groups with plain tensors; the names of named parameters are put into `names`, for messages."""
+    if isinstance(params, nn.Module):
+        raise SettingError("params must be parameters, not a module; give model.parameters().")
+    entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
+    if not entries:
+        return []
+    if len({isinstance(entry, dict) for entry in entries}) > 1:
+        raise SettingError("params must be parameters, or dicts of them with settings, not both.")
+    plain = []
+    for group in entries if isinstance(entries[0], dict) else [{"params": entries}]:
+        if "params" not in group:
+            raise SettingError(f"a param group needs the key 'params'; this one has {', '.join(map(repr, group))}.")
+        for key in group:
+            # Other keys may be a scheduler's or the user's own.
+            meant = difflib.get_close_matches(str(key).lower(), list(settings), 1, 0.85)
+            if meant and key != meant[0]:
+                raise SettingError(f"a param group has no setting {key!r}; did you mean {meant[0]!r}?")
+        members = group["params"]
+        members = [members] if isinstance(members, Tensor) else list(members)
+        for i, member in enumerate(members):
+            if isinstance(member, tuple):
+                name, members[i] = member
+                names[id(members[i])] = name
+            if not isinstance(members[i], Tensor):
+                raise SettingError(f"params must be tensors, not a {type(members[i]).__name__}.")
+        plain.append({**group, "params": members})
+    return plain
 
 
 def validate(group: dict[str, Any]) -> None:
@@ -18,8 +52,11 @@ def validate(group: dict[str, Any]) -> None:
         if not condition:
             raise SettingError(sentence)
 
+    def number(value: Any) -> bool:
+        return isinstance(value, (int, float))
+
     def nonnegative(key: str) -> bool:
-        return isinstance(group[key], (int, float)) and 0 <= group[key] < math.inf
+        return number(group[key]) and 0 <= group[key] < math.inf
 
     for key in ("lr", "weight_decay", "l1", "tolerance"):
         require(nonnegative(key), f"{key} must be a finite number of at least 0, not {group[key]!r}.")
@@ -29,7 +66,7 @@ def validate(group: dict[str, Any]) -> None:
     )
     k = group["update_every"]
     require(
-        callable(k) or (isinstance(k, (int, float)) and k >= 1),
+        callable(k) or (number(k) and k >= 1),
         f"update_every must be at least 1 or a callable of the step, not {k!r}.",
     )
     solvers = ("auto", *SOLVERS)
@@ -38,7 +75,9 @@ def validate(group: dict[str, Any]) -> None:
     require(not group["nesterov"] or group["momentum"] > 0, "nesterov needs momentum > 0.")
     betas = group["betas"]
     require(
-        betas is None or (len(betas) == 2 and all(0 <= b < 1 for b in betas)), "betas must be two numbers in [0, 1)."
+        betas is None
+        or (isinstance(betas, (tuple, list)) and len(betas) == 2 and all(number(b) and 0 <= b < 1 for b in betas)),
+        "betas must be two numbers in [0, 1).",
     )
     require(betas is None or not group["momentum"], "momentum and betas cannot both be given; choose one.")
     rules = UNDECLARED

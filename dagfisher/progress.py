@@ -46,12 +46,13 @@ class Bar:
             self._bar.close()
 
 
-def table(header: list[str], lines: list[list[str]]) -> str:
-    """Columns of text: the first one starts, the others end, in line."""
+def table(header: list[str], lines: list[list[str]], left: int = 1) -> str:
+    """Columns of text: the first `left` of them start, the others end, in line."""
     widths = [max(len(row[i]) for row in [header, *lines]) for i in range(len(header))]
     shown = []
     for row in [header, ["─" * width for width in widths], *lines]:
-        cells = [row[0].ljust(widths[0]), *(c.rjust(width) for c, width in zip(row[1:], widths[1:], strict=True))]
+        aligned = enumerate(zip(row, widths, strict=True))
+        cells = [cell.ljust(width) if i < left else cell.rjust(width) for i, (cell, width) in aligned]
         shown.append("  ".join(cells).rstrip())
     return "\n".join(shown)
 

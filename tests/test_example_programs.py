@@ -1,0 +1,150 @@
+"""The programs that change two lines of a plain version: in their quick form, what they claim is true."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import dagfisher
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+NAMES = ("logistic_regression", "poisson_regression", "natural_flow", "wrap_sbn")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> dict[str, Any]:
+    """Run the program with --quick; the names it leaves behind."""
+    out = tmp_path / "pictures" / f"{name}.png"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, "--quick", "--out", str(out)])
+    left = runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert list(tmp_path.iterdir()) == [out.parent]
+    return left
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_program_is_short_and_marks_its_two_lines(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 150
+    assert text.count("# <- the two lines") == 2
+    assert "helmholtz" not in text
+    assert not re.search(r"\._[a-z]", text)  # public names only
+
+
+@pytest.mark.parametrize("name", ["logistic_regression", "poisson_regression"])
+def test_natural_regression_takes_few_steps(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = run(monkeypatch, tmp_path, name)
+    (slow,) = (excess for label, excess in left["runs"].items() if label.startswith("plain"))
+    fast = left["runs"]["natural, lr 1"]
+    assert -1e-12 < fast[-1] < left["CLOSE"] and len(fast) - 1 < 10
+    assert len(slow) - 1 == 300 and left["CLOSE"] < slow[-1] < slow[0]  # it descends, but does not arrive
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[3].split()[:4] == ["natural,", "lr", "1", str(len(fast) - 1)]
+
+
+def test_a_step_of_natural_logistic_regression_is_newtons() -> None:
+    left = runpy.run_path(str(EXAMPLES / "logistic_regression.py"))
+    x, y = left["make_data"](0)
+    model = left["make_model"]()
+    dagfisher.declare(model, "bernoulli")
+    opt = dagfisher.DAGNaturalGradient(model.parameters(), lr=1.0, damping=0, solver="dense")
+
+    def loss(w: torch.Tensor) -> torch.Tensor:
+        return binary_cross_entropy_with_logits(x @ w[:-1] + w[-1], y[:, 0])
+
+    w = torch.zeros(9, dtype=torch.float64)
+    for _ in range(3):
+        w = w - torch.linalg.solve(
+            torch.autograd.functional.hessian(loss, w), torch.autograd.functional.jacobian(loss, w)
+        )
+        opt.zero_grad()
+        binary_cross_entropy_with_logits(model(x), y).backward()
+        opt.step()
+        torch.testing.assert_close(torch.cat([model.weight[0], model.bias]).detach(), w, rtol=1e-8, atol=1e-10)
+
+
+def test_natural_flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    left = run(monkeypatch, tmp_path, "natural_flow")
+    assert left["off"] < 1e-10
+    for _, (plain_near, plain_nearer), (near, nearer) in left["steps"]:
+        assert near < nearer <= near + 4  # at this learning rate: E[f] − 6 shrinks by e^(−0.8) or so with each step
+        assert plain_nearer > 5 * plain_near > 25 * near
+
+
+def test_the_fields_of_natural_flow() -> None:
+    left = runpy.run_path(str(EXAMPLES / "natural_flow.py"))
+    theta = torch.tensor([0.3, -1.2], dtype=torch.float64, requires_grad=True)
+    eta = torch.sigmoid(theta.detach()).requires_grad_()
+    probabilities = torch.stack([torch.sigmoid(theta), torch.sigmoid(-theta)])  # of 1 and of 0
+    f = {(1, 1): 6, (1, 0): 1, (0, 1): 2, (0, 0): 0}
+    terms = [value * probabilities[1 - a, 0] * probabilities[1 - b, 1] for (a, b), value in f.items()]
+    (by_theta,) = torch.autograd.grad(torch.stack(terms).sum(), theta)
+    (by_eta,) = torch.autograd.grad(eta[0] + 2 * eta[1] + 3 * eta[0] * eta[1], eta)
+    fields, etas, thetas = left["FIELDS"], left["ETA"], left["THETA"]
+    fisher = (eta * (1 - eta)).detach()
+    at = {etas: eta.detach(), thetas: theta.detach()}
+    expected = {
+        (etas, "plain"): by_eta,
+        (thetas, "plain"): by_theta,
+        (etas, "natural"): fisher * by_eta,  # the Fisher information about η is 1/η(1−η)
+        (thetas, "natural"): by_theta / fisher,
+    }
+    for key, vector in expected.items():
+        torch.testing.assert_close(fields[key](at[key[0]]), vector)
+    torch.testing.assert_close(left["natural_gradient"](theta.detach()), by_theta / fisher)
+    # The natural flow is one flow: the velocities in η and in θ are the same up to dη/dθ.
+    torch.testing.assert_close(fields[etas, "natural"](at[etas]), fisher * fields[thetas, "natural"](at[thetas]))
+
+
+def test_wrapped_belief_network_learns_faster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    left = run(monkeypatch, tmp_path, "wrap_sbn")
+    untrained = left["start"].log_likelihood(left["data"].evaluation("test")[:100], 20)
+    natural, plain = (curve.values[-1] for curve in left["curves"])
+    assert untrained < -120
+    assert plain > -50
+    assert natural > plain + 1
+
+
+def test_the_contexts_of_wrap_sbn_choose_the_samples_of_the_fisher_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = runpy.run_path(str(EXAMPLES / "wrap_sbn.py"))
+    torch.manual_seed(0)
+    net = left["BeliefNetwork"]()
+    opt, infer, wakes = left["natural"](net), net.infer, []
+
+    def remember(x: torch.Tensor) -> list[torch.Tensor]:
+        wakes.append(infer(x))
+        return wakes[-1]
+
+    monkeypatch.setattr(net, "infer", remember)
+    monkeypatch.setattr(opt, "step", lambda: None)  # what a step would use stays where it is
+    left["step"](net, opt, torch.bernoulli(torch.full((4, 196), 0.3)))
+    (wake,) = wakes
+    with torch.no_grad(), dagfisher.no_capture():
+        ratios = (net.log_p(wake) - net.log_q(wake)).view(left["SAMPLES"], 4)
+        weights = torch.softmax(ratios, 0).view(-1) / 4
+        for layer, parents, weight in (
+            (net.down[0], wake[1], weights),
+            (net.up[0], wake[0], torch.full_like(weights, 1 / len(weights))),
+        ):
+            q = torch.sigmoid(layer(parents)) * torch.sigmoid(-layer(parents))
+            u = torch.cat([parents, torch.ones(len(parents), 1)], 1)
+            fisher = torch.einsum("n,nj,na,nb->jab", weight, q, u, u)
+            expected = (0.2 * torch.eye(u.shape[1]) + fisher) / 1.2
+            torch.testing.assert_close(opt.fisher_blocks(layer.weight), expected, rtol=1e-4, atol=1e-6)
