@@ -245,6 +245,32 @@ class GaussianMean:
         return (outputs,)
 
 
+def gaussian_sample(scale: Tensor, kind: str, generator: Generator | None) -> tuple[Tensor, Tensor]:
+    """The scores about the mean and about the predictor of the scale, of a value drawn from the normal distribution."""
+    noise = torch.empty_like(scale).normal_(generator=generator)
+    return noise * torch.exp(-_log_std(scale, kind, 0.0)), _SCALES[kind] * (noise.square() - 1)
+
+
+@dataclass(frozen=True)
+class Deterministic:
+    """A unit without a distribution of its own, inside an encoder or decoder; see :mod:`dagfisher.deterministic`."""
+
+    fisher: str = "sampled"
+    """"sampled" from the model by `DAGNaturalGradient.sample_fisher`, or "empirical"."""
+    reduction: str = "mean"
+    """Of the loss over the samples, "mean" or "sum"; the empirical Fisher depends on it."""
+    name = "deterministic"
+
+    def __post_init__(self) -> None:
+        if self.fisher not in ("sampled", "empirical"):
+            raise DeclarationError(f"fisher must be 'sampled' or 'empirical', not {self.fisher!r}.")
+        if self.reduction not in ("mean", "sum"):
+            raise DeclarationError(f"reduction must be 'mean' or 'sum', not {self.reduction!r}.")
+
+    def split(self, outputs: int) -> tuple[int, ...]:
+        return (outputs,)
+
+
 @dataclass(frozen=True)
 class Poisson:
     """A count; the predictor is the log rate: q = λ."""
@@ -354,6 +380,7 @@ _FAMILIES: dict[str, Any] = {
     "gaussian": Gaussian,
     "poisson": Poisson,
     "categorical": Categorical,
+    "deterministic": Deterministic,
 }
 
 

@@ -15,6 +15,15 @@ class Gram(NamedTuple):
     units: int
 
 
+class _Sampling:
+    """Whether the backward pass that is running is one of sampled outputs, which is no part of any gradient."""
+
+    active = False
+
+
+sampling = _Sampling()
+
+
 class Backward:
     """Whether the backward pass of a captured forward pass has run; a hook of its output's node in the graph."""
 
@@ -25,7 +34,7 @@ class Backward:
         self.cleared = False  # zero_grad() came before it ran
 
     def __call__(self, *gradients: Any) -> None:
-        self.ran = True
+        self.ran = self.ran or not sampling.active
 
 
 class Record(NamedTuple):
@@ -43,6 +52,8 @@ class Record(NamedTuple):
     """Instead of rows and Fisher weights, where the rows would be too many to keep."""
     backward: Backward | None = None
     """What becomes of its gradient; None if the pass has no graph."""
+    followed: Any = None
+    """What `dagfisher.deterministic` needs of the pass, in a model with deterministic layers."""
 
     def counts(self) -> bool:
         """Whether the gradient at hand may hold this pass."""
@@ -58,6 +69,8 @@ class Recorder:
     def __init__(self) -> None:
         self.armed = False
         self.accumulates = False
+        self.pairs = False  # Fisher weights come from a scale head, pass by pass
+        self.follows = False  # the model has deterministic layers
         self.ran = False
         self.recomputed = False  # a pass ran during a backward pass
         self.step = 0
@@ -79,7 +92,7 @@ class Recorder:
     def clear_gradients(self) -> None:
         """Forget the passes whose gradients are being cleared, and halves of passes of a Gaussian mean head."""
         records = self.records
-        if records and records[0].fisher_weights is None:
+        if records and records[0].fisher_weights is None and self.pairs:
             records = records[: len(self.precisions)]
         self.precisions = self.precisions[: len(records)]
         self._keep([i for i, r in enumerate(records) if r.backward is not None and not r.backward.ran])
