@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .capture import compute_dtype
 from .declare import Declaration, layer_name, require_own_parameters
+from .deterministic import with_weights
 from .distributed import share_records
 from .errors import (
     CheckpointError,
@@ -20,6 +21,7 @@ from .errors import (
     SettingError,
     ShapeError,
 )
+from .families import Deterministic, GaussianMean
 from .fisher import LayerFisher, Statistics, damped_blocks, gather, gather_grams, require_pairs
 from .maps import from_matrix, to_matrix
 from .records import Gram, Recorder
@@ -49,9 +51,16 @@ class BoundLayer:
             if id(p) in names:
                 self._given_name = names[id(p)].rpartition(".")[0] or names[id(p)]
 
-    def arm(self, wanted: bool, process_group: dist.ProcessGroup | None) -> None:
-        """Let forward passes be captured, or not, until the next step."""
+    @property
+    def deterministic(self) -> bool:
+        """Whether its units have no distribution of their own."""
+        return isinstance(self.declaration.family, Deterministic)
+
+    def arm(self, wanted: bool, process_group: dist.ProcessGroup | None, follows: bool) -> None:
+        """Let forward passes be captured, or not, until the next step; `follows`: for deterministic layers too."""
         self.recorder.armed = wanted
+        self.recorder.follows = follows
+        self.recorder.pairs = isinstance(self.declaration.family, GaussianMean)
         # Woodbury and conjugate need rows, and other processes may have fewer and keep them.
         self.recorder.accumulates = self.group["solver"] in ("auto", "dense", "diagonal") and process_group is None
 
@@ -172,6 +181,8 @@ class BoundLayer:
                 "Call the module itself (not a function on its weight), in training mode, with gradients enabled and "
                 "outside no_capture(), after the optimizer was built."
             )
+        if self.deterministic:
+            records = [with_weights(self.declaration, record) for record in records]
         require_pairs(records, precisions)
         if process_group is not None:
             records, precisions = share_records(records, precisions, process_group)

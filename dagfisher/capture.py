@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from .declare import Declaration, declaration_of, layer_name
+from .deterministic import follow
 from .errors import DeclarationError, SampleWeightError, ShapeError
-from .families import GaussianMean, GaussianScale, gaussian_precision
+from .families import Deterministic, GaussianMean, GaussianScale, gaussian_precision
 from .records import Backward, Gram, Record, Recorder
 from .segments import grams
 
@@ -144,7 +145,8 @@ def _stage(declaration: Declaration, parents: Any, output: Any) -> None:
                 if weight is not None and not isinstance(parents, Tensor):
                     raise ShapeError(f"its parents must be one tensor, not a {type(parents).__name__}.")
                 record = _record(declaration, recorder, parents, output, predictor)
-                recorder.records.append(record._replace(backward=_follow(output)))
+                followed = follow(declaration, output, len(record.sample_weights)) if recorder.follows else None
+                recorder.records.append(record._replace(backward=_follow(output), followed=followed))
         except ShapeError as error:
             raise ShapeError(f"layer {layer_name(declaration)}: {error}") from None
         if mean is not None:
@@ -183,7 +185,7 @@ def _record(
     """The record of one pass; each row carries its sample's weight, and at most `max_rows` rows stand for all."""
     module, family, leading = declaration.module, declaration.family, declaration.map.leading(parents, output)
     sample = _sample_weights(declaration, leading, predictor)
-    q = None if isinstance(family, GaussianMean) else family.fisher_weights(predictor)
+    q = None if isinstance(family, (GaussianMean, Deterministic)) else family.fisher_weights(predictor)
     n, most = predictor.shape[0], declaration.max_rows
     if q is not None and recorder.accumulates and most is None and n > leading.numel() > 1:
         chunk = ACCUMULATE * leading.numel() // declaration.map.row_numbers(module, n)

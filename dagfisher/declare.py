@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from .errors import DeclarationError
-from .families import Family, GaussianMean, GaussianScale, make_family
+from .families import Deterministic, Family, GaussianMean, GaussianScale, make_family
 from .maps import Map, map_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _declared: weakref.WeakSet[Declaration] = weakref.WeakSet()
 class Declaration:
     """What a module was declared to be, and who listens to its forward passes."""
 
-    def __init__(self, module: nn.Module, family: Family | GaussianMean | GaussianScale) -> None:
+    def __init__(self, module: nn.Module, family: Family | GaussianMean | GaussianScale | Deterministic) -> None:
         self.module = module
         self.family = family
         self.map: Map = map_of(module)
@@ -117,7 +117,7 @@ def declare_gaussian(
     _require(scale).mean_head = _require(mean)
 
 
-def _attach(module: nn.Module, family: Family | GaussianMean | GaussianScale) -> nn.Module:
+def _attach(module: nn.Module, family: Family | GaussianMean | GaussianScale | Deterministic) -> nn.Module:
     from .capture import forward_hook
 
     if not isinstance(module, nn.Module):
@@ -132,7 +132,7 @@ def _attach(module: nn.Module, family: Family | GaussianMean | GaussianScale) ->
     return module
 
 
-def _require_free(module: nn.Module, family: Family | GaussianMean | GaussianScale) -> bool:
+def _require_free(module: nn.Module, family: Family | GaussianMean | GaussianScale | Deterministic) -> bool:
     """Whether the module is already declared as this; raise if it is declared as something else."""
     existing = declaration_of(module)
     if existing is not None and existing.family != family:

@@ -7,8 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Generator, Tensor, nn
 
+from .conditional import Conditional
 from .declare import declaration_of, declare
-from .families import Conditional, Family
+from .families import Family
 
 
 class StochasticLayer(nn.Module):

@@ -15,6 +15,7 @@ from .bound import BoundLayer
 from .capture import compute_dtype
 from .checkpoint import read, require_fitting
 from .declare import find_layers
+from .deterministic import sample
 from .errors import CheckpointError, DagFisherError, DeclarationError, NonFiniteError, SettingError
 from .guards import blame, require_dense
 from .options import plain_groups, validate
@@ -142,11 +143,13 @@ class DAGNaturalGradient(torch.optim.Optimizer):
 
     def _arm(self) -> None:
         """Let each layer capture exactly if the coming step will refresh it."""
+        follows = any(layer.deterministic for layer in self._layers)
         for layer in self._layers:
             try:
-                layer.arm(layer.due(self._step), self._process_group)
+                wanted = layer.due(self._step)
             except SettingError:  # the coming step says so, before it moves anything
-                layer.arm(True, self._process_group)
+                wanted = True
+            layer.arm(wanted, self._process_group, follows)
             layer.recorder.begin(self._step)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -160,6 +163,15 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         for layer in self._layers:
             layer.recorder.clear_gradients()
         self._arm()
+
+    def sample_fisher(self, generator: torch.Generator | None = None) -> None:
+        """For models with ``"deterministic"`` layers: call it after the forward pass and before ``backward()``.
+
+        Draws outputs from the distributions that the captured passes gave, and back-propagates their scores to the
+        deterministic layers, whose Fisher weights are the squares of what arrives. The gradients of the loss are not
+        touched. On a step that reuses its Fisher nothing is done.
+        """
+        sample([(layer.declaration, layer.recorder) for layer in self._layers], generator)
 
     # Steps
 

@@ -128,6 +128,8 @@ def test_a_step_that_reuses_makes_no_host_wait(solver: str, settings: dict[str, 
             opt.step()
         other.step()
         assert same(net, twin)
+    if solver == "diagonal":  # its refresh has nothing to find out
+        return
     backward(net, opt, x)
     with pytest.raises(HostWaits), NoWaiting():
         opt.step()
