@@ -214,10 +214,10 @@ class BoundLayer:
         except DagFisherError as error:
             raise type(error)(f"layer {self.name}: {error}") from None
 
-    def reuse(self, gradient: Tensor) -> Tensor:
-        """The natural gradient by the Fisher of the last refresh."""
+    def reuse(self, gradient: Tensor) -> tuple[Tensor, float]:
+        """The natural gradient by the Fisher of the last refresh, and the damping in it."""
         assert self.fisher is not None
-        return self.fisher.natural(gradient)
+        return self.fisher.natural(gradient), self.fisher.damping
 
     def _sizes(self) -> tuple[int, ...]:
         return self._unit_counts

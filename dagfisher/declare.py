@@ -65,9 +65,11 @@ def declare(module: nn.Module, family: str, *, max_rows: int | None = None, **se
             channel), or a layer that :mod:`dagfisher.nn` provides.
         family: ``"bernoulli"`` (output = logits), ``"gaussian"`` (output = [mean, scale] in two halves, or the mean
             alone with a fixed ``std``), ``"poisson"`` (output = log rate), ``"categorical"`` (output = logits; the
-            block used is the per-unit diagonal π(1−π) of the true one, which couples the units of a variable).
+            block used is the per-unit diagonal π(1−π) of the true one, which couples the units of a variable), or
+            ``"deterministic"`` (hidden units inside an encoder or decoder, whatever activation follows; call
+            :meth:`DAGNaturalGradient.sample_fisher` before ``backward()``).
         settings: of the family: ``states=(0, 1)`` or ``(-1, 1)``; ``scale="log_std"`` or ``"log_var"``; ``std=1.0``;
-            ``min_std=0.01`` (σ = 0.01 + exp(log_std)); ``classes=10``.
+            ``min_std=0.01`` (σ = 0.01 + exp(log_std)); ``classes=10``; ``fisher="sampled"`` or ``"empirical"``.
         max_rows: let at most so many output positions of a convolution, drawn at random, stand for all in its Fisher
             statistics; their expectation does not change. Default: every position counts.
     """

@@ -19,11 +19,13 @@ from .deterministic import sample
 from .errors import CheckpointError, DagFisherError, DeclarationError, NonFiniteError, SettingError
 from .guards import blame, require_dense
 from .options import plain_groups, validate
+from .trust import Natural, limit
 from .updates import apply_update
 
 Schedule = float | Callable[[int], float]
 _SHARED_SETTINGS = ("damping", "update_every", "solver", "tolerance")
-_SETTINGS = (*_SHARED_SETTINGS, "lr", "momentum", "nesterov", "betas", "weight_decay", "l1", "undeclared")
+_OWN_SETTINGS = ("lr", "momentum", "nesterov", "betas", "weight_decay", "l1", "trust_region", "undeclared")
+_SETTINGS = (*_SHARED_SETTINGS, *_OWN_SETTINGS)
 
 
 class DAGNaturalGradient(torch.optim.Optimizer):
@@ -50,6 +52,9 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         weight_decay, l1: decoupled, added after the inverse Fisher.
         tolerance: the relative residual ‖g − (αI + F)x‖/‖g‖ of a layer that the conjugate solver may leave when it
             refreshes; the number of iterations found then is kept for the steps that reuse.
+        trust_region: ε, or None: a natural gradient whose step would have ½Δᵀ(αI + F)Δ > ε over the layers of its param
+            group is shortened to ε, so that the divergence ½ΔᵀFΔ of the step is at most ε to second order. It bounds
+            what enters momentum or Adam's moments.
         undeclared: what moves parameters of modules that nobody declared: ``"sgd"``, ``"adam"``, or ``"error"``.
         process_group: join the statistics of the processes of this ``torch.distributed`` group at each refresh.
     """
@@ -68,6 +73,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         l1: float = 0.0,
         tolerance: float = 2e-2,
+        trust_region: float | None = None,
         undeclared: str = "sgd",
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
@@ -81,6 +87,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             "weight_decay": weight_decay,
             "l1": l1,
             "tolerance": tolerance,
+            "trust_region": trust_region,
             "undeclared": undeclared,
         }
         if betas is not None:  # schedulers that cycle momentum look here for which of the two there is
@@ -219,14 +226,18 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         vectors: dict[Tensor, Tensor] = {}
         whole: list[Tensor] = []
         fresh: dict[BoundLayer, Any] = {}
+        found: list[Natural] = []
         for layer in self._layers:
             gradient = layer.gradient()
             if gradient is None:
                 continue
             if layer.due(self._step):
                 fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
+                found.append(Natural(layer, gradient, natural, fresh[layer].damping))
             else:
-                natural = layer.reuse(gradient)
+                found.append(Natural(layer, gradient, *layer.reuse(gradient)))
+        limit(found)
+        for layer, _, natural, _ in found:
             parts = {p: v.to(p.dtype) for p, v in layer.split(natural).items()}
             vectors.update(parts)
             # Half precision may overflow where the natural gradient did not.

@@ -80,5 +80,9 @@ def validate(group: dict[str, Any]) -> None:
         "betas must be two numbers in [0, 1).",
     )
     require(betas is None or not group["momentum"], "momentum and betas cannot both be given; choose one.")
+    require(
+        group["trust_region"] is None or (nonnegative("trust_region") and group["trust_region"] > 0),
+        f"trust_region must be a finite number above 0 or None, not {group['trust_region']!r}.",
+    )
     rules = UNDECLARED
     require(group["undeclared"] in rules, f"undeclared must be one of {', '.join(rules)}, not {group['undeclared']!r}.")

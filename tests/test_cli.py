@@ -44,6 +44,7 @@ def test_train_prints_a_line_per_epoch_and_fills_the_folder(capsys: pytest.Captu
 
 def test_every_setting_is_a_flag_and_reaches_the_optimizer() -> None:
     flags = ["--algorithm=nrws", "--lr=0.01", "--damping=0.3", "--update-every=3", "--solver=dense", "--tolerance=0.1"]
+    flags += ["--trust-region=0.2"]
     flags += ["--fisher=dream", "--l1=1e-4", "--l2=1e-3", "--entropy=0.1", "--warm-up=5", "--momentum=0.5"]
     flags += ["--nesterov", "--no-baseline", "--lr-schedule=cosine", "--samples-schedule=step:1:2"]
     flags += ["--damping-schedule=linear:0.5", "--update-every-schedule=step:1:2", "--sleep-steps=2"]
@@ -55,6 +56,7 @@ def test_every_setting_is_a_flag_and_reaches_the_optimizer() -> None:
         "lr": 0, "damping": 0.15, "update_every": 12, "solver": "dense", "tolerance": 0.1, "momentum": 0.5,
         "nesterov": True,
     }  # fmt: skip  # as the schedules leave them after two epochs
+    assert group["trust_region"] == 0.2
     assert (run.settings.lr, run.settings.damping, run.settings.update_every) == (0.01, 0.3, 3)
     trainer = run.trainer
     assert trainer.regularisers == [L1(1e-4, 5), L2(1e-3, 5), Entropy(0.1, 5)]

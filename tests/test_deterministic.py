@@ -168,32 +168,33 @@ def test_the_sampled_fisher_is_the_true_one_in_expectation() -> None:
     torch.testing.assert_close(undamped(optimizer, model[0].weight), wanted, rtol=0.03, atol=2e-3)
 
 
-@pytest.mark.parametrize("make", [lambda: nn.Conv2d(2, 3, 3, padding=1), lambda: nn.ConvTranspose2d(2, 3, 3, padding=1)])
-def test_convolutions_sum_over_positions(make: Any) -> None:
-    """The exact block E[g gᵀ] of a convolution couples positions; the unit-wise one sums them: Σ δ² u uᵀ over positions."""
+def parents_seen(hidden: Any, x: Tensor) -> Tensor:
+    """The parent that each weight of a channel sees at each position, and 1 for the bias, (rows × 19)."""
+    transposed = isinstance(hidden, nn.ConvTranspose2d)
+    columns = []
+    with torch.no_grad():
+        for basis in torch.eye(18, dtype=F64):
+            probe = torch.zeros_like(hidden.weight)
+            own = probe[:, 0] if transposed else probe[0]
+            own.copy_(basis.reshape(own.shape))
+            run = F.conv_transpose2d if transposed else F.conv2d
+            columns.append(run(x, probe, padding=1)[:, 0])
+    return torch.stack([*columns, torch.ones_like(columns[0])], -1).reshape(-1, 19)
+
+
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+def test_convolutions_sum_over_positions(kind: Any) -> None:
+    """The block of a channel is Σ δ² u uᵀ over samples and positions; what couples positions is left out."""
     torch.manual_seed(0)
-    hidden, out = make().to(F64), nn.Conv2d(3, 1, 1).to(F64)
+    hidden, out = kind(2, 3, 3, padding=1).to(F64), nn.Conv2d(3, 1, 1).to(F64)
     x = torch.randn(2, 2, 4, 5, dtype=F64)
     a = hidden(x)
     logits = out(torch.tanh(a))
-    generator = torch.Generator().manual_seed(3)
-    y = (torch.empty_like(logits.movedim(1, -1)).uniform_(generator=generator).movedim(-1, 1) < torch.sigmoid(logits)).to(F64)
+    noise = torch.empty_like(logits.movedim(1, -1)).uniform_(generator=torch.Generator().manual_seed(3))
+    y = (noise.movedim(-1, 1) < torch.sigmoid(logits)).to(F64)
     delta = torch.autograd.grad(-F.binary_cross_entropy_with_logits(logits, y, reduction="sum"), a)[0]
-    eye = torch.eye(18, dtype=F64).reshape(18, *hidden.weight[:, 0].shape if isinstance(hidden, nn.ConvTranspose2d) else hidden.weight[0].shape)
-    wanted = torch.zeros(3, 19, 19, dtype=F64)
-    columns = []
-    with torch.no_grad():
-        for basis in eye:  # the derivative of channel 0 about each of its weights is the parent that the weight sees
-            probe = torch.zeros_like(hidden.weight)
-            if isinstance(hidden, nn.ConvTranspose2d):
-                probe[:, 0] = basis
-                columns.append(F.conv_transpose2d(x, probe, padding=1)[:, 0])
-            else:
-                probe[0] = basis
-                columns.append(F.conv2d(x, probe, padding=1)[:, 0])
-    u = torch.stack([*columns, torch.ones_like(columns[0])], -1).reshape(-1, 19)
-    for unit in range(3):
-        wanted[unit] = u.T @ (delta[:, unit].reshape(-1, 1) ** 2 * u) / len(x)
+    u = parents_seen(hidden, x)
+    wanted = torch.stack([u.T @ (delta[:, unit].reshape(-1, 1) ** 2 * u) / len(x) for unit in range(3)])
     dagfisher.declare(hidden, "deterministic")
     dagfisher.declare(out, "bernoulli")
     model = nn.ModuleList([hidden, out])
@@ -225,7 +226,7 @@ def test_what_is_missing_is_said() -> None:
     before = copy.deepcopy(model.state_dict())
     optimizer = DAGNaturalGradient(declared(model).named_parameters(), damping=ALPHA)
     loss_of(model, x, noise).backward()
-    with pytest.raises(MissingStatisticsError, match=r"layer 'encode': .* call optimizer.sample_fisher\(\) after the forward"):
+    with pytest.raises(MissingStatisticsError, match=r"layer 'encode': .* call optimizer.sample_fisher\(\) after"):
         optimizer.step()
     lonely = nn.Linear(2, 2)
     dagfisher.declare(lonely, "deterministic")

@@ -148,3 +148,15 @@ def test_the_contexts_of_wrap_sbn_choose_the_samples_of_the_fisher_matrices(monk
             fisher = torch.einsum("n,nj,na,nb->jab", weight, q, u, u)
             expected = (0.2 * torch.eye(u.shape[1]) + fisher) / 1.2
             torch.testing.assert_close(opt.fisher_blocks(layer.weight), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "worst"), [("wrap_vae", -60), ("wrap_conv_vae", -75)])
+def test_the_autoencoders_learn(
+    name: str, worst: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An untrained one has a bound of about −140; both ways of training leave that far behind within --quick."""
+    text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 150 and text.count("# <- ") == 3
+    run(monkeypatch, tmp_path, name)
+    figures = [float(figure) for figure in re.findall(r" (-\d+\.\d+)$", capsys.readouterr().out, re.MULTILINE)]
+    assert len(figures) == 2 and min(figures) > worst

@@ -37,7 +37,10 @@ LAYERS: dict[str, tuple[int, ...]] = {
 _GREY_PLAIN_LR, _GREY_NATURAL_LR, _GREY_DAMPING = 0.003, 0.005, 10.0
 """For Gaussian pixels, whose Fisher weights 1/σ² are a hundred times those of binary ones."""
 
-NATURAL_ONLY = ("damping", "update_every", "solver", "tolerance", "fisher", "damping_schedule", "update_every_schedule")
+NATURAL_ONLY = (
+    *("damping", "update_every", "solver", "tolerance", "trust_region", "fisher"),
+    *("damping_schedule", "update_every_schedule"),
+)
 """Settings that plain algorithms do not have."""
 
 Convert = Callable[[str, Any], Any]
@@ -134,7 +137,7 @@ _natural = "natural algorithms: "
 class Settings:
     """What a run was told, with every default filled in; made by `resolve`.
 
-    ``damping``, ``update_every``, their schedules, ``solver``, ``tolerance`` and ``fisher`` are None for plain
+    ``damping``, ``update_every``, their schedules, ``solver``, ``tolerance``, ``trust_region`` and ``fisher`` are None for plain
     algorithms.
     """
 
@@ -153,6 +156,7 @@ class Settings:
     update_every: int | None = _field(_number(1, whole=True), _natural + "steps that a Fisher is kept (by algorithm)")
     solver: str | None = _field(_one_of("auto", *SOLVERS), _natural + f"auto, {', '.join(SOLVERS)} (by algorithm)")
     tolerance: float | None = _field(_number(0, open_low=True), _natural + "residual left by conjugate (0.01)")
+    trust_region: float | None = _field(_number(0, open_low=True), _natural + "most divergence of a step (no bound)")
     fisher: str | None = _field(_one_of("wake", "dream"), _natural + "Fisher of p from wake or dream samples (wake)")
     lr_schedule: str = _field(
         _schedule, "factor of lr: cosine, linear:0:0.5, step:5:0.5, warm-up:1+cosine, …", "constant"
@@ -266,6 +270,7 @@ class Settings:
                 update_every=self.update_every,
                 solver=self.solver,
                 tolerance=self.tolerance,
+                trust_region=self.trust_region,
                 fisher=str(self.fisher),
                 momentum=self.momentum,
                 nesterov=self.nesterov,

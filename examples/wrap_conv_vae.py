@@ -1,0 +1,117 @@
+"""A convolutional variational autoencoder by Adam and by the natural gradient: the lines that change are marked.
+
+    python examples/wrap_conv_vae.py             # miniMNIST, some two minutes for each
+    python examples/wrap_conv_vae.py --steps 4000
+
+As wrap_vae.py, with convolutions in the encoder and transposed convolutions in the decoder. One rule for each type is
+enough to declare them: every convolution that is not the output is a deterministic layer, one block per channel.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import dagfisher
+from dagfisher import DAGNaturalGradient, datasets, plots
+from dagfisher.progress import Bar, table
+
+
+class ConvVAE(nn.Module):
+    """14×14 → 8×7×7 → 16×4×4 → z → 16×4×4 → 8×7×7 → 14×14."""
+
+    def __init__(self, latent: int = 20):
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.ELU(), nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.ELU()
+        )
+        self.mean, self.log_var = nn.Linear(256, latent), nn.Linear(256, latent)
+        self.expand = nn.Linear(latent, 256)
+        self.decoder = nn.Sequential(
+            nn.ELU(), nn.ConvTranspose2d(16, 8, 3, stride=2, padding=1), nn.ELU(), nn.ConvTranspose2d(8, 1, 4, 2, 1)
+        )
+
+    def forward(self, x):
+        h = self.encoder(2 * x - 1).flatten(1)
+        mean, log_var = self.mean(h), self.log_var(h)
+        z = mean + torch.exp(log_var / 2) * torch.randn_like(mean)
+        return self.decoder(self.expand(z).reshape(-1, 16, 4, 4)), mean, log_var
+
+
+def bound(model, x):
+    """The evidence lower bound, the mean over the examples, in nats."""
+    logits, mean, log_var = model(x)
+    reconstruction = -F.binary_cross_entropy_with_logits(logits, x, reduction="sum")
+    divergence = 0.5 * (mean.square() + log_var.exp() - 1 - log_var).sum()
+    return (reconstruction - divergence) / len(x)
+
+
+def train(name, data, options):
+    """Train one VAE; gives its curve of test bounds."""
+    torch.manual_seed(options.seed)
+    model = ConvVAE()
+    natural = name == "natural"
+    if natural:
+        dagfisher.declare_model(  # <- what the layers are
+            model,
+            {
+                "mean": {"family": "gaussian", "log_var": "log_var"},
+                "decoder.3": "bernoulli",
+                "expand": "deterministic",
+                nn.Conv2d: "deterministic",
+                nn.ConvTranspose2d: "deterministic",
+            },
+        )
+        optimizer = DAGNaturalGradient(  # <- instead of torch.optim.Adam
+            model.parameters(), lr=options.natural_lr, damping=0.3, update_every=100, betas=(0.9, 0.999)
+        )
+    else:
+        optimizer = torch.optim.Adam(model.parameters(), lr=options.adam_lr)
+    test = data.evaluation("test")[:2000].reshape(-1, 1, 14, 14)
+    epochs, seconds, values = [], [], []
+    spent, done, count = 0.0, 0, data.batch_count(100)
+    with Bar(options.steps, name) as bar:
+        while done < options.steps:
+            for x in data.batches(100, seed=options.seed, epoch=done // count):
+                start = time.perf_counter()
+                loss = -bound(model, x.reshape(-1, 1, 14, 14))
+                optimizer.zero_grad()
+                if natural:
+                    optimizer.sample_fisher()  # <- the Fisher of the deterministic layers
+                loss.backward()
+                optimizer.step()
+                spent += time.perf_counter() - start
+                done += 1
+                bar.update(1)
+                if done % max(1, options.steps // 20) == 0 or done == options.steps:
+                    with torch.no_grad():
+                        values.append(float(bound(model, test)))
+                    epochs.append(done / count)
+                    seconds.append(spent)
+                if done == options.steps:
+                    break
+    return plots.Curve("natural gradient, Adam's moments" if natural else "Adam", epochs, seconds, values)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=2000, help="minibatches of 100 for each (2000)")
+    parser.add_argument("--adam-lr", type=float, default=0.003, help="of Adam (0.003)")
+    parser.add_argument("--natural-lr", type=float, default=0.006, help="of the natural gradient (0.006)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="40 steps each")
+    parser.add_argument("--out", type=Path, default=Path("runs/wrap_conv_vae.png"), help="the picture")
+    options = parser.parse_args()
+    if options.quick:
+        options.steps = 40
+    torch.set_num_threads(1)
+    data = datasets.load("mini-mnist")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    curves = [train(name, data, options) for name in ("adam", "natural")]
+    lines = [[c.label, f"{options.steps:,}", f"{c.seconds[-1]:.0f}", f"{c.values[-1]:.2f}"] for c in curves]
+    print(table(["gradient", "steps", "seconds", f"test bound, {data.label}"], lines))
+    plots.draw_curves(curves, options.out, title=f"VAE on {data.label}", quantity="evidence lower bound (nats)")
+    print(options.out)
