@@ -137,8 +137,8 @@ _natural = "natural algorithms: "
 class Settings:
     """What a run was told, with every default filled in; made by `resolve`.
 
-    ``damping``, ``update_every``, their schedules, ``solver``, ``tolerance``, ``trust_region`` and ``fisher`` are None for plain
-    algorithms.
+    ``damping``, ``update_every``, their schedules, ``solver``, ``tolerance``, ``trust_region`` and ``fisher`` are None
+    for plain algorithms.
     """
 
     data: str = _field(_data, "a name that `dagfisher data` lists, or the path of an IDX or .npy file", "mini-mnist")

@@ -176,7 +176,7 @@ class Trainer:
         values = {}
         for regulariser in self.regularisers:
             if isinstance(regulariser, (L1, L2)):
-                values[regulariser.name] = sum(float(regulariser.penalty(w)) for w in weights_of(self.machine))
+                values[regulariser.name] = sum(float(regulariser.penalty(w.detach())) for w in weights_of(self.machine))
             elif self._entropy is not None:
                 values[regulariser.name] = float(self._entropy)
         return values
