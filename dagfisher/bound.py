@@ -24,8 +24,12 @@ from .errors import (
 from .families import Deterministic, GaussianMean
 from .fisher import LayerFisher, Statistics, damped_blocks, gather, gather_grams, require_pairs
 from .maps import from_matrix, to_matrix
-from .records import Gram, Recorder
+from .records import Gram, Record, Recorder
 from .solvers import SOLVERS
+from .window import Window, normalised, tensors
+
+Restored = tuple[LayerFisher, int, list[Any], Window]
+"""The inverse Fisher, the step it was made at, the layout it fits, and the past refreshes."""
 
 
 class BoundLayer:
@@ -38,6 +42,8 @@ class BoundLayer:
         self.refreshed: int | None = None
         self._layout: list[Any] | None = None
         self._given_name: str | None = None
+        self.window = Window()
+        self._latest: list[Record] = []
 
     def bind(self, group_of: dict[int, dict[str, Any]], names: dict[int, str]) -> None:
         """Note which of weight and bias are trained here, and in which groups."""
@@ -108,6 +114,8 @@ class BoundLayer:
     def keep(self, fisher: LayerFisher, step: int) -> None:
         """Use this Fisher until the next refresh."""
         self.fisher, self.refreshed, self._layout = fisher, step, self.layout()
+        self.window.push(self._latest, self.group["window_decay"], self.group["window"] - 1)
+        self._latest = []
 
     def _update_every(self, step: int) -> float:
         k = self.group["update_every"]
@@ -167,7 +175,8 @@ class BoundLayer:
         return dict(zip(trained, views, strict=True))
 
     def _statistics(self, process_group: dist.ProcessGroup | None) -> Statistics | list[Gram]:
-        records, precisions = self.recorder.take()
+        taken, precisions = self.recorder.take()
+        records = list(taken)
         if self.declaration.recorder is not self.recorder:
             raise MissingStatisticsError("a newer optimizer listens to this layer; use that one, or build this anew.")
         if not records and self.recorder.recomputed:
@@ -188,10 +197,15 @@ class BoundLayer:
             records, precisions = share_records(records, precisions, process_group)
         if not sum(r.sample_weights.shape[0] for r in records):
             raise MissingStatisticsError("its forward passes since the last step held no sample; give it a batch.")
+        for i, precision in enumerate(precisions[: len(records)]):
+            records[i] = records[i]._replace(fisher_weights=(precision,))
+        if self.group["window"] > 1:
+            self._latest = normalised(records)
+            records = [*self._latest, *self.window.records()]
         weight, bias = self._trained()
         if any(r.grams is not None for r in records):
             return gather_grams(records, self._sizes(), weight=weight is not None, bias=bias is not None)
-        return gather(records, precisions, weight=weight is not None, bias=bias is not None)
+        return gather(records, [], weight=weight is not None, bias=bias is not None)
 
     def refresh(
         self, gradient: Tensor, step: int, process_group: dist.ProcessGroup | None
@@ -234,10 +248,8 @@ class BoundLayer:
 
     def nbytes(self) -> int:
         """Bytes kept for the Fisher, prepared and staged."""
-        staged = [t for r in self.recorder.records for t in (r.rows, r.sample_weights, *(r.fisher_weights or ()))]
-        staged += [gram.blocks for r in self.recorder.records for gram in r.grams or ()]
-        staged += self.recorder.precisions
-        kept = self.fisher.nbytes() if self.fisher is not None else 0
+        staged = [t for r in self.recorder.records for t in tensors(r)] + self.recorder.precisions
+        kept = self.window.nbytes() + (self.fisher.nbytes() if self.fisher is not None else 0)
         return kept + sum(t.numel() * t.element_size() for t in staged)
 
     def state(self) -> dict[str, Any]:
@@ -250,9 +262,10 @@ class BoundLayer:
             "damping": self.fisher.damping,
             "sizes": list(self.fisher.sizes),
             "solvers": [{"solver": s.name, **s.state()} for s in self.fisher.solvers],
+            "window": self.window.state(),
         }
 
-    def restored(self, state: dict[str, Any], step: int) -> tuple[LayerFisher, int, list[Any]] | None:
+    def restored(self, state: dict[str, Any], step: int) -> Restored | None:
         """What `state` described, on this layer's device; `step` is the number of steps taken."""
         try:
             if state["solvers"] is None:
@@ -264,7 +277,8 @@ class BoundLayer:
                 fields = dict(saved)
                 solvers.append(SOLVERS[fields.pop("solver")](**fields).to(device))
             refreshed, damping = int(state["refreshed"]), float(state["damping"])
-            fisher = LayerFisher(damping, sizes, solvers)
+            fisher, window = LayerFisher(damping, sizes, solvers), Window()
+            window.restore(state["window"], device)
             if len(layout) != len(self.layout()) or not 0 <= refreshed < step or not 0 <= damping < math.inf:
                 raise ValueError("a number out of its range")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -281,14 +295,15 @@ class BoundLayer:
                 fisher.require_fitting(torch.zeros(layout[2], layout[3], dtype=self._dtype(), device=device))
             except (RuntimeError, ValueError, TypeError, AttributeError) as error:
                 raise self._damaged(error) from None
-        return fisher, refreshed, layout
+        return fisher, refreshed, layout, window
 
     def _damaged(self, error: Exception) -> CheckpointError:
         return CheckpointError(f"layer {self.name}: its saved state is damaged ({error!r}).")
 
-    def restore(self, restored: tuple[LayerFisher, int, list[Any]] | None) -> None:
+    def restore(self, restored: Restored | None) -> None:
         """Stand where a checkpoint stood."""
-        self.fisher, self.refreshed, self._layout = restored if restored is not None else (None, None, None)
+        state = restored if restored is not None else (None, None, None, Window())
+        self.fisher, self.refreshed, self._layout, self.window = state
 
     @property
     def solver(self) -> str:

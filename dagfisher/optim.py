@@ -23,7 +23,7 @@ from .trust import Natural, limit
 from .updates import apply_update
 
 Schedule = float | Callable[[int], float]
-_SHARED_SETTINGS = ("damping", "update_every", "solver", "tolerance")
+_SHARED_SETTINGS = ("damping", "update_every", "solver", "tolerance", "window", "window_decay")
 _OWN_SETTINGS = ("lr", "momentum", "nesterov", "betas", "weight_decay", "l1", "trust_region", "undeclared")
 _SETTINGS = (*_SHARED_SETTINGS, *_OWN_SETTINGS)
 
@@ -40,7 +40,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
     Args:
         params: ``model.parameters()``, ``model.named_parameters()``, or param groups with any of the settings below.
             A layer's weight and bias may be in different groups with different rates and decays, but the settings of
-            its Fisher (damping, update_every, solver, tolerance) must agree.
+            its Fisher (damping, update_every, solver, tolerance, window) must agree.
         lr: the learning rate.
         damping: α > 0, a number or a callable of the step; read when the Fisher is refreshed. 0 is possible where
             every block is regular and the solver is dense.
@@ -55,6 +55,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         trust_region: ε, or None: a natural gradient whose step would have ½Δᵀ(αI + F)Δ > ε over the layers of its param
             group is shortened to ε, so that the divergence ½ΔᵀFΔ of the step is at most ε to second order. It bounds
             what enters momentum or Adam's moments.
+        window, window_decay: estimate the Fisher from the rows of so many refreshes, the current one among them, each
+            counting `window_decay` times as much as the next. 1: the current one alone.
         undeclared: what moves parameters of modules that nobody declared: ``"sgd"``, ``"adam"``, or ``"error"``.
         process_group: join the statistics of the processes of this ``torch.distributed`` group at each refresh.
     """
@@ -74,6 +76,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         l1: float = 0.0,
         tolerance: float = 2e-2,
         trust_region: float | None = None,
+        window: int = 1,
+        window_decay: float = 0.5,
         undeclared: str = "sgd",
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
@@ -88,6 +92,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             "l1": l1,
             "tolerance": tolerance,
             "trust_region": trust_region,
+            "window": window,
+            "window_decay": window_decay,
             "undeclared": undeclared,
         }
         if betas is not None:  # schedulers that cycle momentum look here for which of the two there is

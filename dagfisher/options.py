@@ -84,5 +84,8 @@ def validate(group: dict[str, Any]) -> None:
         group["trust_region"] is None or (nonnegative("trust_region") and group["trust_region"] > 0),
         f"trust_region must be a finite number above 0 or None, not {group['trust_region']!r}.",
     )
+    size, decay = group["window"], group["window_decay"]
+    require(isinstance(size, int) and size >= 1, f"window must be a whole number of at least 1, not {size!r}.")
+    require(number(decay) and 0 < decay <= 1, f"window_decay must be in (0, 1], not {decay!r}.")
     rules = UNDECLARED
     require(group["undeclared"] in rules, f"undeclared must be one of {', '.join(rules)}, not {group['undeclared']!r}.")
