@@ -18,6 +18,7 @@ import json
 import multiprocessing
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ class Results:
         text = json.dumps({"settings": settings, "runs": self.runs}, indent=None)
         self.path.write_text(text.replace('{"name"', '\n{"name"') + "\n")
 
-    def execute(self, wanted: list[tuple[Any, ...]], workers: int) -> None:
+    def execute(self, wanted: list[tuple[Any, ...]], workers: int, run: Callable[..., dict[str, Any]] = run) -> None:
         """Run what is missing, some at a time."""
         missing = self.missing(wanted)
         context = multiprocessing.get_context("spawn")

@@ -9,8 +9,8 @@ the same start, the same batches and the same step. What is new are the two line
 optimizer, and in the step the two contexts that say which samples the Fisher matrices are made of: those of p carry the
 importance weights, as the gradient of p does, and those of q are made of the wake samples alone, not of the dreams.
 With any other optimizer the contexts do nothing. Learning rates were chosen on validation images after 1,500 steps:
-plain 1 (0.5 is slower, 1.4 unstable at first), natural 0.4 (0.1 and 0.2 are slower, 0.8 unstable at first and no better
-in the end). Both fall to zero in the second half. The gain is per step; a natural step costs more, so look at the
+plain 1 (0.5 is slower, 1.4 unstable at first), natural 0.4 (0.1 and 0.2 are slower, 0.8 unstable at first and about as
+good in the end). Both fall to zero in the second half. The gain is per step; a natural step costs more, so look at the
 seconds too.
 """
 
