@@ -6,7 +6,8 @@
 Network 196-100-50-20-10-10, B = 32, S = 10, miniMNIST B. Every contender's learning rate is the best of a grid of four
 after three epochs, judged on 1,000 validation images with 1,000 samples; the final comparison has three seeds, judged
 on the first 1,000 test images with 1,000 samples; for every contender the learning rate stays at its best value for
-half of the epochs and then falls linearly to zero. Runs go in pairs, one thread each; seconds are of
+half of the epochs and then falls linearly to zero. Since that fall belongs to the epochs, NRWS also runs for as many
+epochs as fit into the seconds that RWS took for all of its own. Runs go in pairs, one thread each; seconds are of
 training alone, and of the processor, so that other work on the machine counts little.
 Results: benchmarks/results/mini_mnist.json and .png.
 """
@@ -113,9 +114,14 @@ class Results:
         tuned = [r for r in self.runs if r["name"] == name and r["split"] == "valid"]
         return float(max(tuned, key=lambda r: r["rows"][-1]["log_p"])["lr"])
 
-    def final(self, name: str) -> list[dict[str, Any]]:
+    def final(self, name: str, epochs: int = 20) -> list[dict[str, Any]]:
         """The final runs of a contender."""
-        return [r for r in self.runs if r["name"] == name and r["split"] == "test"]
+        return [r for r in self.runs if r["name"] == name and r["split"] == "test" and r["epochs"] == epochs]
+
+    def shorter(self) -> int:
+        """The epochs of NRWS that take no longer than all epochs of RWS."""
+        seconds = {n: statistics.median(r["rows"][-1]["seconds"] for r in self.final(n)) for n in ("RWS", "NRWS")}
+        return int(20 * seconds["RWS"] / seconds["NRWS"])
 
 
 def table(results: Results) -> str:
@@ -196,7 +202,15 @@ def main() -> None:
         print("best learning rates:", best, flush=True)
         seeds = range(1, arguments.seeds + 1)
         results.execute([(n, best[n], s, arguments.epochs, "test") for s in seeds for n in names], arguments.workers)
+        if results.final("RWS") and results.final("NRWS"):
+            fewer = results.shorter()
+            results.execute([("NRWS", best["NRWS"], s, fewer, "test") for s in seeds], arguments.workers)
     print(table(results))
+    if results.final("RWS") and results.final("NRWS"):
+        runs = results.final("NRWS", results.shorter())
+        for r in runs:
+            last = r["rows"][-1]
+            print(f"NRWS, seed {r['seed']}, {last['epoch']} epochs in {last['seconds']:.0f} s: {last['log_p']:.2f}")
     plot(results, arguments.out.with_suffix(".png"))
 
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from dagfisher.conditional import Conditional
 from dagfisher.errors import DeclarationError
 from dagfisher.families import (
     Bernoulli,
     Categorical,
-    Conditional,
     Family,
     Gaussian,
     GaussianScale,
