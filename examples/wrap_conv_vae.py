@@ -100,7 +100,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=2000, help="minibatches of 100 for each (2000)")
     parser.add_argument("--adam-lr", type=float, default=0.003, help="of Adam (0.003)")
-    parser.add_argument("--natural-lr", type=float, default=0.006, help="of the natural gradient (0.006)")
+    parser.add_argument("--natural-lr", type=float, default=0.003, help="of the natural gradient (0.003)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="40 steps each")
     parser.add_argument("--out", type=Path, default=Path("runs/wrap_conv_vae.png"), help="the picture")

@@ -106,7 +106,7 @@ def test_resume_continues_to_more_epochs(capsys: pytest.CaptureFixture[str]) -> 
 def test_ctrl_c_finishes_the_step_saves_and_says_how_to_resume(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    describe = console.describe
+    describe, before = console.describe, signal.getsignal(signal.SIGINT)
 
     def interrupted(*args: Any) -> str:
         signal.raise_signal(signal.SIGINT)
@@ -123,7 +123,7 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_resume(
     assert train("b") == 0
     for one, other in zip(Run.open("a").machine.parameters(), Run.open("b").machine.parameters(), strict=True):
         assert torch.equal(one, other)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_evaluate(capsys: pytest.CaptureFixture[str]) -> None:
