@@ -98,7 +98,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=4000, help="minibatches of 100 for each (4000)")
     parser.add_argument("--adam-lr", type=float, default=0.003, help="of Adam (0.003; 0.001 and 0.01 end lower)")
-    parser.add_argument("--natural-lr", type=float, default=0.003, help="of the natural one (0.003; 0.001, 0.006 end lower)")
+    parser.add_argument("--natural-lr", type=float, default=0.003, help="of the other (0.003; 0.001, 0.006 end lower)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="60 steps each")
     parser.add_argument("--out", type=Path, default=Path("runs/wrap_vae.png"), help="the picture")
