@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from .declare import Declaration, declaration_of, layer_name
-from .deterministic import follow
+from .deterministic import edge_of, follow
 from .errors import DeclarationError, SampleWeightError, ShapeError
 from .families import Deterministic, GaussianMean, GaussianScale, gaussian_precision
 from .records import Backward, Gram, Record, Recorder
@@ -145,8 +146,12 @@ def _stage(declaration: Declaration, parents: Any, output: Any) -> None:
                 if weight is not None and not isinstance(parents, Tensor):
                     raise ShapeError(f"its parents must be one tensor, not a {type(parents).__name__}.")
                 record = _record(declaration, recorder, parents, output, predictor)
-                followed = follow(declaration, output, len(record.sample_weights)) if recorder.follows else None
-                recorder.records.append(record._replace(backward=_follow(output), followed=followed))
+                edge = edge_of(output)
+                followed = None
+                if recorder.follows and edge is not None:
+                    followed = follow(declaration, *edge, declaration.map.leading(parents, output).numel())
+                backward = None if edge is None else _follow(edge[0])
+                recorder.records.append(record._replace(backward=backward, followed=followed))
         except ShapeError as error:
             raise ShapeError(f"layer {layer_name(declaration)}: {error}") from None
         if mean is not None:
@@ -167,15 +172,10 @@ def _predictor(declaration: Declaration, output: Any) -> Tensor:
     return predictor
 
 
-def _follow(output: Tensor) -> Backward | None:
-    """What will know whether backward() went through this output."""
-    # An operation in place on a view takes the view's own node out of the graph, and leaves its base's in.
-    base = output._base
-    node = base.grad_fn if base is not None and base.grad_fn is not None else output.grad_fn
-    if node is None:
-        return None
+def _follow(edge: GradientEdge) -> Backward:
+    """What will know whether backward() went through the output that stands there."""
     backward = Backward()
-    node.register_hook(backward)
+    edge.node.register_hook(backward)
     return backward
 
 

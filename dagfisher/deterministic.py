@@ -59,12 +59,8 @@ def edge_of(output: Tensor) -> tuple[GradientEdge, Tensor] | None:
     return GradientEdge(stands.grad_fn, stands.output_nr), stands
 
 
-def follow(declaration: Declaration, output: Tensor, samples: int) -> Derivative | Draw | None:
-    """What a pass must leave for `sample`, or for the empirical Fisher."""
-    found = edge_of(output)
-    if found is None:
-        return None
-    edge, stands = found
+def follow(declaration: Declaration, edge: GradientEdge, stands: Tensor, samples: int) -> Derivative | Draw:
+    """What a pass of so many samples must leave for `sample`, or for the empirical Fisher."""
     family: Any = declaration.family
     if isinstance(family, Deterministic):
         derivative = Derivative(edge, samples if family.reduction == "mean" else 1.0)

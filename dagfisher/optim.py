@@ -118,7 +118,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             validate(self.param_groups[-1])
             if self._ready:
                 self._bind()
-        except Exception:
+        except Exception:  # whatever it was, it is raised again, and the optimizer stands as before the call
             self.param_groups.pop()
             if self._ready:
                 self._bind()
@@ -200,7 +200,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                     validate(group)
                 vectors, whole, fresh = self._vectors()
                 gates = self._require_finite(vectors, whole, refreshing=bool(fresh))
-            except Exception:
+            except Exception:  # raised again; nothing has moved, and what was captured must not reach the next step
                 self._forget()
                 raise
             for layer, fisher in fresh.items():

@@ -25,7 +25,7 @@ KINDS = ("dense/dense", "conv/dense", "dense/deconv", "conv/deconv")
 CHANNELS, ABOVE = 8, (200, 100, 50, 20)
 STATES = (-1.0, 1.0)
 RATES = {"rws": dict.fromkeys(KINDS, 0.01), "nrws": dict(zip(KINDS, (0.01, 0.01, 0.03, 0.03), strict=True))}
-"""The best of 0.003, 0.01 and 0.03 after 150 or 200 steps, on 200 validation images, one seed."""
+"""Chosen after 150 or 200 steps on 200 validation images, one seed; not every rate was tried for every machine."""
 
 
 def bottom_pair(kind: str, shape: tuple[int, int]):

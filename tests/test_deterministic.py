@@ -205,6 +205,21 @@ def test_convolutions_sum_over_positions(kind: Any) -> None:
     torch.testing.assert_close(undamped(optimizer, hidden.weight), wanted, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_empirical_fisher_of_a_convolution_is_scaled_by_samples_and_not_by_positions(reduction: str) -> None:
+    torch.manual_seed(0)
+    hidden = nn.Conv2d(2, 3, 3, padding=1).to(F64)
+    x = torch.randn(2, 2, 4, 5, dtype=F64)
+    a = hidden(x)
+    delta = torch.autograd.grad(torch.tanh(a).square().sum(), a)[0]  # of the loss summed over the samples
+    u = parents_seen(hidden, x)
+    wanted = torch.stack([u.T @ (delta[:, unit].reshape(-1, 1) ** 2 * u) / len(x) for unit in range(3)])
+    dagfisher.declare(hidden, "deterministic", fisher="empirical", reduction=reduction)
+    optimizer = DAGNaturalGradient(hidden.parameters(), damping=ALPHA, solver="dense")
+    (torch.tanh(hidden(x)).square().sum() / (len(x) if reduction == "mean" else 1)).backward()
+    torch.testing.assert_close(undamped(optimizer, hidden.weight), wanted, rtol=1e-8, atol=1e-9)
+
+
 def test_nothing_happens_on_a_step_that_reuses() -> None:
     model, x, noise = case()
     optimizer = DAGNaturalGradient(declared(model).parameters(), lr=0.01, damping=ALPHA, update_every=2)
