@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .adaption import Losses, adapted, curvature_ratios
 from .bound import BoundLayer
 from .capture import compute_dtype
 from .checkpoint import read, require_fitting
@@ -186,6 +187,22 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         """
         sample([(layer.declaration, layer.recorder) for layer in self._layers], generator)
 
+    def adapt_damping(self, losses: Losses) -> None:
+        """Adapt the damping to the curvature along the natural gradient; call it between ``backward()`` and ``step()``.
+
+        `losses` is called without gradients, at the parameters and a short way to either side, and gives the mean loss
+        of a minibatch other than the one of the gradients, with the same random numbers each time; or one such loss
+        for each param group, if each depends on that group alone. If the loss curves by more than a quarter of what
+        αI + F predicts, the damping α grows, if by less it shrinks, at most by a factor of two. The next refresh takes
+        it. Reads numbers from the device: call it once for each refresh, just before it, not at every step.
+        """
+        if any(callable(group["damping"]) for group in self.param_groups):
+            raise SettingError("adapt_damping needs a damping that is a number, not a schedule.")
+        with self._full_precision():
+            ratios = curvature_ratios(self._naturals()[0], losses, self.param_groups)
+        for group, ratio in zip(self.param_groups, ratios, strict=True):
+            group["damping"] = adapted(group["damping"], ratio)
+
     # Steps
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -231,17 +248,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         require_dense(self.param_groups, self._names)
         vectors: dict[Tensor, Tensor] = {}
         whole: list[Tensor] = []
-        fresh: dict[BoundLayer, Any] = {}
-        found: list[Natural] = []
-        for layer in self._layers:
-            gradient = layer.gradient()
-            if gradient is None:
-                continue
-            if layer.due(self._step):
-                fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
-                found.append(Natural(layer, gradient, natural, fresh[layer].damping))
-            else:
-                found.append(Natural(layer, gradient, *layer.reuse(gradient)))
+        found, fresh = self._naturals()
         limit(found)
         for layer, _, natural, _ in found:
             parts = {p: v.to(p.dtype) for p, v in layer.split(natural).items()}
@@ -254,6 +261,21 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                     vectors[p] = p.grad
                     whole.append(p.grad)
         return vectors, whole, fresh
+
+    def _naturals(self) -> tuple[list[Natural], dict[BoundLayer, Any]]:
+        """The natural gradients of the layers that have a gradient, and fresh inverse Fishers."""
+        fresh: dict[BoundLayer, Any] = {}
+        found: list[Natural] = []
+        for layer in self._layers:
+            gradient = layer.gradient()
+            if gradient is None:
+                continue
+            if layer.due(self._step):
+                fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
+                found.append(Natural(layer, gradient, natural, fresh[layer].damping))
+            else:
+                found.append(Natural(layer, gradient, *layer.reuse(gradient)))
+        return found, fresh
 
     def _require_finite(
         self, vectors: dict[Tensor, Tensor], whole: list[Tensor], refreshing: bool

@@ -8,6 +8,7 @@ does the last factor only, for all layers at once. Coefficients are of the loss,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -81,6 +82,13 @@ def wake(machine: HelmholtzMachine, x: Tensor, samples: int, generator: Generato
         below = h.reshape(samples * batch, -1)
         hidden.append(below)
         recognition.append(predictor)
+    generative, log_p = _joint(machine, x, hidden, samples)
+    return Wake(x, hidden, recognition, generative, log_p, log_q)
+
+
+def _joint(machine: HelmholtzMachine, x: Tensor, hidden: list[Tensor], samples: int) -> tuple[list[Tensor], Tensor]:
+    """The predictors of p given these samples, and log p(x, h), (S, B)."""
+    batch = x.shape[0]
     generative: list[Tensor] = []
     with no_capture():
         for i, parents in enumerate(hidden):
@@ -91,7 +99,46 @@ def wake(machine: HelmholtzMachine, x: Tensor, samples: int, generator: Generato
         log_p = log_p + machine.log_volume
     for layer, child, predictor in zip(_children(machine), hidden, generative[1:], strict=True):
         log_p = log_p + layer.family.log_prob(child, predictor.detach()).sum(-1).reshape(samples, batch)
-    return Wake(x, hidden, recognition, generative, log_p, log_q)
+    return generative, log_p
+
+
+class Descended(NamedTuple):
+    """Samples and coefficients of one minibatch, of which `losses` can be taken again when the networks have moved."""
+
+    x: Tensor
+    hidden: list[Tensor]
+    weights: Tensor
+    """Of log p(x, h), (S, B)."""
+    coefficients: Tensor | None
+    """Of log q(h|x), (S, B), without a baseline; None if the wake samples do not teach q."""
+    dreams: list[Tensor]
+    dream_coefficient: float
+
+
+@torch.no_grad()
+def losses(machine: HelmholtzMachine, of: Descended) -> tuple[Tensor, Tensor]:
+    """What the updates of p and of q descend, as the networks are now, the samples and their weights held fixed."""
+    _, log_p = _joint(machine, of.x, of.hidden, len(of.weights))
+    loss_q = log_p.new_zeros((), dtype=torch.float64)
+    if of.coefficients is not None:
+        loss_q -= (of.coefficients * _log_q(machine, of.x, of.hidden)).sum(dtype=torch.float64)
+    if of.dreams:
+        loss_q -= of.dream_coefficient * _log_q(machine, of.dreams[0], of.dreams[1:]).mean(dtype=torch.float64)
+    return -(of.weights * log_p).sum(dtype=torch.float64), loss_q
+
+
+def _log_q(machine: HelmholtzMachine, x: Tensor, hidden: list[Tensor]) -> Tensor:
+    """log q(h|x), (S, B), of S samples for each x."""
+    batch = x.shape[0]
+    log_q = torch.zeros((), dtype=x.dtype, device=x.device)
+    with no_capture():
+        for i, (layer, below, child) in enumerate(
+            zip(machine.recognition_layers(), [x, *hidden[:-1]], hidden, strict=True)
+        ):
+            predictor = machine.up(i, below)
+            predictor = predictor.reshape(-1, batch, predictor.shape[-1])
+            log_q = log_q + layer.family.log_prob(child.reshape(-1, batch, child.shape[-1]), predictor).sum(-1)
+    return log_q
 
 
 def generative_terms(machine: HelmholtzMachine, state: Wake, weights: Tensor, terms: Terms) -> None:
@@ -134,10 +181,10 @@ def sleep_terms(
     generator: Generator | None = None,
     *,
     observe_dreams: bool = False,
-) -> None:
+) -> list[Tensor]:
     """The loss −coefficient · mean of log q(h|x) over dreams (x, h) ~ p; q's Fisher does not see them.
 
-    With `observe_dreams` they feed the Fisher of p.
+    With `observe_dreams` they feed the Fisher of p. Returns the dreams, from the data up.
     """
     with torch.no_grad(), no_capture():
         predictors = [machine.prior(dreams)]
@@ -157,6 +204,7 @@ def sleep_terms(
         ):
             predictor = machine.up(i, below)
             terms.add(predictor, layer.family.score(above, predictor.detach()).mul_(-coefficient / dreams))
+    return path
 
 
 def _children(machine: HelmholtzMachine) -> list[StochasticLayer]:

@@ -14,9 +14,11 @@ from ..optim import DAGNaturalGradient
 from .algorithms import Algorithm, algorithm_named
 from .machine import HelmholtzMachine, log_mean_exp
 from .objectives import (
+    Descended,
     Terms,
     Wake,
     generative_terms,
+    losses,
     observe_generative,
     recognition_terms,
     sleep_terms,
@@ -39,6 +41,8 @@ class Trainer:
         fisher: estimate the Fisher of p from ``"wake"`` samples with their weights, or from ``"dream"`` samples.
         sleep_steps: sleep updates per wake update (sleep-well); each after the first is a step of its own.
         sleep_scale: multiplies the sleep gradient (rescaled-sleep).
+        adaptive_damping: adapt the damping of each network before every refresh, see
+            :meth:`dagfisher.DAGNaturalGradient.adapt_damping`; `damping` is where it starts.
         regularisers: any of :class:`L1`, :class:`L2` and :class:`Entropy`.
         schedules: how ``"lr"``, ``"damping"``, ``"update_every"`` and ``"samples"`` change during :meth:`fit`; see
             :class:`Schedule`.
@@ -62,6 +66,7 @@ class Trainer:
         fisher: str = "wake",
         sleep_steps: int = 1,
         sleep_scale: float = 1.0,
+        adaptive_damping: bool = False,
         regularisers: Sequence[Regulariser] = (),
         schedules: Mapping[str, Schedule] | None = None,
         optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
@@ -85,6 +90,10 @@ class Trainer:
         self._entropy: Tensor | None = None
         self.optimizer = self._make_optimizer(optimizer, lr, damping, update_every, settings)
         self._base = self._scheduled_values()
+        self.adaptive_damping = adaptive_damping
+        self._previous: Descended | None = None
+        if adaptive_damping and ("damping" in self.schedules or not isinstance(self.optimizer, DAGNaturalGradient)):
+            raise SettingError("adaptive_damping needs a natural algorithm whose damping follows no schedule.")
 
     def _make_optimizer(
         self,
@@ -151,19 +160,36 @@ class Trainer:
         share = 0.5 if self.algorithm.recognition == "both" else 1.0
         if self.algorithm.recognition != "sleep":
             recognition_terms(self.machine, state, share * self._coefficients(state, weights), terms)
+        dreams = []
         if self.algorithm.sleeps or self.fisher == "dream":
-            self._sleep(state, share, terms, observe_dreams=self.fisher == "dream")
+            dreams = self._sleep(state, share, terms, observe_dreams=self.fisher == "dream")
         for regulariser in self.regularisers:
             if isinstance(regulariser, Entropy):
                 strength = regulariser.at(self.steps)
                 self._entropy = regulariser.add(self.machine, state, weights, strength, terms)
         terms.backward()
         self._shrink()
+        self._adapt(state, weights, dreams, share)
         self.optimizer.step()
         self.steps += 1
         for _ in range(self.sleep_steps - 1):
             self._sleep_step(state, share)
         return log_mean_exp(state.log_ratio, 0).mean()
+
+    def _adapt(self, state: Wake, weights: Tensor, dreams: list[Tensor], share: float) -> None:
+        """Adapt the damping at the last of every K steps, judged by the minibatch before."""
+        if not self.adaptive_damping:
+            return
+        assert isinstance(self.optimizer, DAGNaturalGradient)
+        every = int(self.optimizer.param_groups[0]["update_every"])
+        previous = self._previous
+        if previous is not None and (self.steps + 1) % every == 0:
+            self.optimizer.adapt_damping(lambda: losses(self.machine, previous))
+        self._previous = None
+        if (self.steps + 2) % every == 0:
+            coefficients = share * weights if self.algorithm.recognition != "sleep" else None
+            scale = self._dream_coefficient(share)
+            self._previous = Descended(state.x, state.hidden, weights, coefficients, dreams if scale else [], scale)
 
     def _shrink(self) -> None:
         penalties = [(r, r.at(self.steps)) for r in self.regularisers if isinstance(r, (L1, L2))]
@@ -187,7 +213,9 @@ class Trainer:
         if self.algorithm.weights == "uniform":
             return torch.full_like(state.log_p, 1 / state.log_p.numel())
         power = 0.5 if self.algorithm.weights == "root" else 1.0
-        return torch.softmax(power * state.log_ratio, dim=0).div_(batch)
+        weights = torch.softmax(power * state.log_ratio, dim=0).div_(batch)
+        # Weights too small to change any sum become denormal numbers in products, which halve the speed of a CPU.
+        return torch.threshold_(weights, torch.finfo(weights.dtype).eps ** 2, 0.0)
 
     def _coefficients(self, state: Wake, weights: Tensor) -> Tensor:
         """The coefficients of log q(h|x) in the recognition update by wake samples, (S, B)."""
@@ -197,10 +225,14 @@ class Trainer:
             return (signal - others) / signal.numel()
         return weights - 1 / weights.numel() if self.baseline else weights
 
-    def _sleep(self, state: Wake, share: float, terms: Terms, *, observe_dreams: bool) -> None:
-        dreams = state.log_p.numel()
-        coefficient = share * self.sleep_scale if self.algorithm.sleeps else 0.0
-        sleep_terms(self.machine, dreams, coefficient, terms, self.generator, observe_dreams=observe_dreams)
+    def _dream_coefficient(self, share: float) -> float:
+        return share * self.sleep_scale if self.algorithm.sleeps else 0.0
+
+    def _sleep(self, state: Wake, share: float, terms: Terms, *, observe_dreams: bool) -> list[Tensor]:
+        coefficient, count = self._dream_coefficient(share), state.log_p.numel()
+        return sleep_terms(
+            self.machine, count, coefficient, terms, self.generator, observe_dreams=observe_dreams
+        )
 
     def _sleep_step(self, state: Wake, share: float) -> None:
         """A sleep update of its own; the Fisher of q still comes from this minibatch's wake samples."""
@@ -253,6 +285,7 @@ class Trainer:
             "epoch": self.epoch,
             "steps": self.steps,
             "batch": self.batch,
+            "previous": None if self._previous is None else tuple(self._previous),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -265,6 +298,7 @@ class Trainer:
             self.machine.load_state_dict(state["machine"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.generator.set_state(state["generator"].cpu())
+            self._previous = None if state.get("previous") is None else Descended(*state["previous"])
             self.epoch, self.batch, self.steps = state["epoch"], state["batch"], state["steps"]
         except (KeyError, RuntimeError) as error:
             raise CheckpointError(f"the checkpoint does not fit this trainer: {error}") from None

@@ -1,0 +1,171 @@
+"""Adaptive damping: the curvature ratio against dense matrices, and what is made of it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from unittest.mock import patch
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor, nn
+
+import dagfisher
+from dagfisher import DAGNaturalGradient, adaption
+from dagfisher.adaption import adapted
+from dagfisher.errors import SettingError
+
+F64 = torch.float64
+
+
+def layer(seed: int = 0, units: int = 3) -> dagfisher.nn.BernoulliLinear:
+    torch.manual_seed(seed)
+    return dagfisher.nn.BernoulliLinear(4, units, dtype=F64)
+
+
+def batch(seed: int, n: int = 20, units: int = 3) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 4, generator=generator, dtype=F64)
+    return x, torch.rand(n, units, generator=generator, dtype=F64).round()
+
+
+def loss(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Mean over samples of −log p(y|x): its Hessian is the Fisher matrix of the samples."""
+    return nn.functional.binary_cross_entropy_with_logits(net(x), y, reduction="sum") / len(x)
+
+
+@torch.no_grad()
+def blocks(net: dagfisher.nn.BernoulliLinear, x: Tensor) -> Tensor:
+    u = torch.cat([x, torch.ones(len(x), 1, dtype=F64)], 1)
+    rho = torch.sigmoid(net(x))
+    return torch.einsum("nj,nd,ne->jde", rho * (1 - rho), u, u) / len(x)
+
+
+@given(damping=st.floats(0.02, 5), lr=st.floats(1e-3, 1), judged=st.integers(1, 5), seed=st.integers(0, 50))
+@settings(max_examples=25, deadline=None)
+def test_the_damping_follows_the_curvature_of_another_minibatch(
+    damping: float, lr: float, judged: int, seed: int
+) -> None:
+    net = layer(seed)
+    optimizer = DAGNaturalGradient(net.parameters(), lr=lr, damping=damping, solver="dense")
+    x, y = batch(100 + seed)
+    other = batch(judged)
+    loss(net, x, y).backward()
+    v = torch.cat([g.reshape(3, -1) for g in optimizer.natural_gradient().values()], 1)
+    own = blocks(net, x) + damping * torch.eye(5, dtype=F64)
+    found = torch.einsum("jd,jde,je->", v, blocks(net, other[0]), v)
+    ratio = float(found / torch.einsum("jd,jde,je->", v, own, v))
+    before = copy.deepcopy(net.state_dict())
+    with patch.object(adaption, "PROBE", 1e-5):  # terms of the fourth order vanish
+        optimizer.adapt_damping(lambda: loss(net, *other))
+    torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
+    wanted = damping * min(max(ratio / adaption.TARGET, 0.5), 2.0)
+    assert optimizer.param_groups[0]["damping"] == pytest.approx(wanted, rel=1e-3)
+
+
+def test_groups_with_losses_of_their_own_adapt_alone() -> None:
+    """Two networks in one optimizer do what each does in its own."""
+
+    def alone(seed: int) -> float:
+        net = layer(seed)
+        optimizer = DAGNaturalGradient(net.parameters(), damping=0.3)
+        loss(net, *batch(seed)).backward()
+        optimizer.adapt_damping(lambda: loss(net, *batch(seed + 10)))
+        return float(optimizer.param_groups[0]["damping"])
+
+    nets = [layer(1), layer(2)]
+    optimizer = DAGNaturalGradient([{"params": net.parameters()} for net in nets], damping=0.3)
+    for i, net in enumerate(nets):
+        loss(net, *batch(i + 1)).backward()
+    optimizer.adapt_damping(lambda: [loss(net, *batch(i + 11)) for i, net in enumerate(nets)])
+    got = [group["damping"] for group in optimizer.param_groups]
+    assert got == pytest.approx([alone(1), alone(2)], rel=1e-9)
+    assert got[0] != pytest.approx(got[1], rel=1e-3)
+
+
+def test_the_new_damping_enters_at_the_next_refresh() -> None:
+    net = layer()
+    optimizer = DAGNaturalGradient(net.parameters(), lr=0.1, damping=5.0, update_every=2, solver="dense")
+    seen = []
+    for step in range(4):
+        optimizer.zero_grad()
+        loss(net, *batch(step)).backward()
+        if step == 1:
+            optimizer.adapt_damping(lambda: loss(net, *batch(9)))
+        damped = optimizer.fisher_blocks(net.weight)
+        seen.append(damped[0, 0, 0].item())
+        optimizer.step()
+    assert optimizer.param_groups[0]["damping"] < 4
+    alpha = optimizer.param_groups[0]["damping"]
+    assert seen[0] == pytest.approx(seen[1])
+    assert seen[2] == pytest.approx(seen[3])
+    assert seen[2] * (1 + alpha) - alpha > 0
+
+
+@pytest.mark.parametrize(
+    ("damping", "ratio", "wanted"),
+    [
+        (0.2, 0.25, 0.2),
+        (0.2, 0.3, 0.24),
+        (0.2, 10.0, 0.4),
+        (0.2, math.inf, 0.4),
+        (0.2, 0.0, 0.1),
+        (0.2, -1.0, 0.1),
+        (0.2, math.nan, 0.2),
+        (1e4, 1.0, 1e4),
+        (1e-4, 0.0, 1e-4),
+    ],
+)
+def test_the_rule(damping: float, ratio: float, wanted: float) -> None:
+    assert adapted(damping, ratio) == pytest.approx(wanted)
+
+
+def test_a_gradient_of_zero_changes_nothing() -> None:
+    net = layer()
+    optimizer = DAGNaturalGradient(net.parameters(), damping=0.3)
+    (0 * loss(net, *batch(0))).backward()
+    optimizer.adapt_damping(lambda: loss(net, *batch(1)))
+    assert optimizer.param_groups[0]["damping"] == 0.3
+
+
+def test_an_error_in_the_loss_leaves_the_parameters_where_they_were() -> None:
+    net = layer()
+    optimizer = DAGNaturalGradient(net.parameters(), damping=0.3)
+    loss(net, *batch(0)).backward()
+    before = copy.deepcopy(net.state_dict())
+    calls: list[int] = []
+
+    def breaks() -> Tensor:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("out of batches")
+        return loss(net, *batch(1))
+
+    with pytest.raises(RuntimeError, match="out of batches"):
+        optimizer.adapt_damping(breaks)
+    torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
+    assert optimizer.param_groups[0]["damping"] == 0.3
+
+
+@pytest.mark.parametrize(
+    "bad", [lambda: torch.zeros(3), lambda: [torch.zeros(())] * 3, lambda: []], ids=["vector", "three", "none"]
+)
+def test_losses_that_do_not_fit_are_refused(bad: Callable[[], Tensor]) -> None:
+    net = layer()
+    optimizer = DAGNaturalGradient(net.parameters(), damping=0.3)
+    loss(net, *batch(0)).backward()
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(SettingError, match="one loss, or one for each of 1 groups"):
+        optimizer.adapt_damping(bad)
+    torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_damping_that_is_a_schedule_is_not_adapted() -> None:
+    net = layer()
+    optimizer = DAGNaturalGradient(net.parameters(), damping=lambda step: 0.3)
+    loss(net, *batch(0)).backward()
+    with pytest.raises(SettingError, match="a number, not a schedule"):
+        optimizer.adapt_damping(lambda: loss(net, *batch(1)))
