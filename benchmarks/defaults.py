@@ -26,10 +26,10 @@ from dagfisher.progress import table
 NETWORKS = {
     "three-by-three": [12, 6],
     "mini-mnist": [100, 50, 20, 10, 10],
-    "mnist": [200, 100, 50],
-    "fashion-mnist": [200, 100, 50],
+    "mnist": [100, 50],
+    "fashion-mnist": [100, 50],
 }
-GRID = [(0.02, 0.2), (0.05, 0.2), (0.1, 0.2), (0.05, 1.0), (0.1, 1.0), (0.2, 1.0)]
+GRID = [(0.02, 0.2), (0.05, 0.2), (0.1, 0.2), (0.05, 1.0), (0.1, 1.0)]
 """Learning rates and dampings."""
 
 

@@ -103,13 +103,24 @@ def test_decay_does_not_enter_the_moments(settings: dict[str, Any]) -> None:
             assert torch.equal(value, states[1][key])
 
 
-def test_the_optimizer_accelerates_the_natural_gradient_and_not_the_gradient() -> None:
-    """A run with momentum is torch's SGD with momentum, fed with the natural vectors."""
+@pytest.mark.parametrize(
+    ("settings", "plain"),
+    [
+        ({"momentum": 0.9}, torch.optim.SGD),
+        ({"momentum": 0.95, "nesterov": True}, torch.optim.SGD),
+        ({"betas": (0.9, 0.999)}, torch.optim.Adam),
+    ],
+    ids=["momentum", "nesterov", "adam"],
+)
+def test_the_optimizer_accelerates_the_natural_gradient_and_not_the_gradient(
+    settings: dict[str, Any], plain: type[torch.optim.Optimizer]
+) -> None:
+    """A run with momentum or Adam is torch's own, fed with the natural vectors."""
     torch.manual_seed(0)
     layer = BernoulliLinear(4, 3, dtype=F64)
-    optimizer = DAGNaturalGradient(layer.parameters(), lr=0.05, momentum=0.9, nesterov=True, update_every=2)
+    optimizer = DAGNaturalGradient(layer.parameters(), lr=0.05, update_every=2, **settings)
     copies = [torch.nn.Parameter(p.detach().clone()) for p in layer.parameters()]
-    sgd = torch.optim.SGD(copies, lr=0.05, momentum=0.9, nesterov=True)
+    reference = plain(copies, lr=0.05, **settings)  # type: ignore[call-arg]
     for _ in range(6):
         optimizer.zero_grad()
         layer(torch.randn(12, 4, dtype=F64)).square().mean().backward()
@@ -117,6 +128,6 @@ def test_the_optimizer_accelerates_the_natural_gradient_and_not_the_gradient() -
         for copy, p in zip(copies, layer.parameters(), strict=True):
             copy.grad = vectors[p]
         optimizer.step()
-        sgd.step()
+        reference.step()
     for copy, p in zip(copies, layer.parameters(), strict=True):
         torch.testing.assert_close(p.detach(), copy.detach(), rtol=1e-12, atol=1e-13)
