@@ -104,7 +104,7 @@ class Results:
                 self.add(finished)
                 last = finished["rows"][-1]
                 print(
-                    f"[{i + 1}/{len(missing)}] {finished['name']:10s} lr {finished['lr']:<7g} seed {finished['seed']} "
+                    f"[{i + 1}/{len(missing)}] {finished['name']:10s} lr {finished['lr']!s:<8} seed {finished['seed']} "
                     f"{last['epoch']} epochs {last['seconds']:.0f} s  {finished['split']} {last['log_p']:.3f}",
                     flush=True,
                 )

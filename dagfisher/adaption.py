@@ -14,7 +14,7 @@ from .trust import Natural
 
 Losses = Callable[[], Tensor | Sequence[Tensor]]
 
-TARGET = 0.25
+TARGET = 0.6
 """The share of the predicted second-order change of the loss that is to be found."""
 MOST = 2.0
 """The factor, or its inverse, by which one adaption changes the damping at most."""
@@ -65,7 +65,7 @@ def _read(given: Tensor | Sequence[Tensor], groups: int) -> list[float]:
 
 
 def adapted(damping: float, ratio: float) -> float:
-    """The damping at which about a quarter of the predicted curvature should be found."""
+    """The damping at which about `TARGET` of the predicted curvature should be found."""
     if math.isnan(ratio):
         return damping
     return min(max(damping * min(max(ratio / TARGET, 1 / MOST), MOST), RANGE[0]), RANGE[1])

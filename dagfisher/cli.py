@@ -300,7 +300,7 @@ def _algorithms(options: argparse.Namespace) -> int:
     for algorithm in ALGORITHMS.values():
         settings = f"lr {algorithm.lr:g}"
         if algorithm.solver is not None:
-            settings += f", damping {algorithm.damping:g}, update every {algorithm.update_every}"
+            settings += f", damping adapted from {algorithm.damping:g}, update every {algorithm.update_every}"
         print(f"{algorithm.name:<10} {algorithm.summary} ({settings})")
     return 0
 

@@ -192,9 +192,9 @@ class DAGNaturalGradient(torch.optim.Optimizer):
 
         `losses` is called without gradients, at the parameters and a short way to either side, and gives the mean loss
         of a minibatch other than the one of the gradients, with the same random numbers each time; or one such loss
-        for each param group, if each depends on that group alone. If the loss curves by more than a quarter of what
-        αI + F predicts, the damping α grows, if by less it shrinks, at most by a factor of two. The next refresh takes
-        it. Reads numbers from the device: call it once for each refresh, just before it, not at every step.
+        for each param group, if each depends on that group alone. If the loss curves by more than 0.6 of what αI + F
+        predicts, the damping α grows, if by less it shrinks, at most by a factor of two. The next refresh takes it.
+        Reads numbers from the device: call it once for each refresh, just before it, not at every step.
         """
         if any(callable(group["damping"]) for group in self.param_groups):
             raise SettingError("adapt_damping needs a damping that is a number, not a schedule.")

@@ -108,8 +108,8 @@ def test_the_new_damping_enters_at_the_next_refresh() -> None:
 @pytest.mark.parametrize(
     ("damping", "ratio", "wanted"),
     [
-        (0.2, 0.25, 0.2),
-        (0.2, 0.3, 0.24),
+        (0.2, 0.6, 0.2),
+        (0.2, 0.72, 0.24),
         (0.2, 10.0, 0.4),
         (0.2, math.inf, 0.4),
         (0.2, 0.0, 0.1),

@@ -71,7 +71,7 @@ def test_every_setting_is_a_flag_and_reaches_the_optimizer() -> None:
 
 @pytest.mark.parametrize(("algorithm", "kind"), [("rws", "Adam"), ("nrws", "DAGNaturalGradient")])
 def test_adam_is_torchs_for_plain_algorithms_and_on_the_natural_gradient_for_others(algorithm: str, kind: str) -> None:
-    assert train("a", f"--algorithm={algorithm}", "--adam") == 0
+    assert train("a", f"--algorithm={algorithm}", "--adam", "--lr-schedule=constant") == 0
     optimizer = Run.open("a").trainer.optimizer
     assert type(optimizer).__name__ == kind
     assert tuple(optimizer.param_groups[0]["betas"]) == (0.9, 0.999)

@@ -21,6 +21,7 @@ class Algorithm:
     solver: str | None = None
     """Of DAGNaturalGradient; None: plain gradients."""
     damping: float = 0.2
+    """Where it starts; it is adapted."""
     update_every: int = 100
 
     @property
@@ -43,11 +44,11 @@ _TABLE = (
         "reinforce", "evidence bound; q by REINFORCE with a leave-one-out baseline", "uniform", "reinforce", 0.02
     ),
     Algorithm("nws", "natural wake-sleep", "uniform", "sleep", 0.05, "auto"),
-    Algorithm("nrws", "natural reweighted wake-sleep", "importance", "both", 0.05, "auto"),
+    Algorithm("nrws", "natural reweighted wake-sleep", "importance", "both", 0.1, "auto"),
     Algorithm(
         "dnrws", "natural reweighted wake-sleep with diagonal Fisher blocks", "importance", "both", 0.05, "diagonal"
     ),
-    Algorithm("nbihm", "natural bidirectional machine", "root", "wake", 0.05, "auto"),
+    Algorithm("nbihm", "natural bidirectional machine", "root", "wake", 0.1, "auto"),
 )
 ALGORITHMS: dict[str, Algorithm] = {algorithm.name: algorithm for algorithm in _TABLE}
 

@@ -38,7 +38,7 @@ _GREY_PLAIN_LR, _GREY_NATURAL_LR, _GREY_DAMPING = 0.003, 0.005, 10.0
 """For Gaussian pixels, whose Fisher weights 1/σ² are a hundred times those of binary ones."""
 
 NATURAL_ONLY = (
-    *("damping", "adaptive_damping", "update_every", "solver", "tolerance", "trust_region", "window", "fisher"),
+    *("damping", "update_every", "solver", "tolerance", "trust_region", "window", "fisher"),
     *("damping_schedule", "update_every_schedule"),
 )
 """Settings that plain algorithms do not have."""
@@ -137,7 +137,7 @@ _natural = "natural algorithms: "
 class Settings:
     """What a run was told, with every default filled in; made by `resolve`.
 
-    The settings of `NATURAL_ONLY` are None or False for plain algorithms.
+    The settings of `NATURAL_ONLY` are None for plain algorithms; a ``damping`` of None is adapted.
     """
 
     data: str = _field(_data, "a name that `dagfisher data` lists, or the path of an IDX or .npy file", "mini-mnist")
@@ -151,8 +151,7 @@ class Settings:
     batch_size: int = _field(_number(1, whole=True), "examples in a minibatch", 32)
     samples: int = _field(_number(1, whole=True), "draws of q(h|x) per example", 10)
     lr: float = _field(_number(0, open_low=True), "learning rate (by algorithm, times 1 − momentum; 0.001 with adam)")
-    damping: float | None = _field(_number(0), _natural + "added to the Fisher blocks (by algorithm)")
-    adaptive_damping: bool = _field(_switch, _natural + "adapt it to the curvature of the loss", False)
+    damping: float | None = _field(_number(0), _natural + "added to the Fisher blocks (adapted)")
     update_every: int | None = _field(_number(1, whole=True), _natural + "steps that a Fisher is kept (by algorithm)")
     solver: str | None = _field(_one_of("auto", *SOLVERS), _natural + f"auto, {', '.join(SOLVERS)} (by algorithm)")
     tolerance: float | None = _field(_number(0, open_low=True), _natural + "residual left by conjugate (0.01)")
@@ -160,7 +159,7 @@ class Settings:
     window: int | None = _field(_number(1, whole=True), _natural + "refreshes that a Fisher is made of (1)")
     fisher: str | None = _field(_one_of("wake", "dream"), _natural + "Fisher of p from wake or dream samples (wake)")
     lr_schedule: str = _field(
-        _schedule, "factor of lr: cosine, linear:0:0.5, step:5:0.5, warm-up:1+cosine, …", "constant"
+        _schedule, "factor of lr: constant, cosine, linear:0:0.5, step:5:0.5, warm-up:1+cosine, …", "linear:0:0.5"
     )
     damping_schedule: str | None = _field(_schedule, _natural + "the same for damping (constant)")
     update_every_schedule: str | None = _field(_schedule, _natural + "the same for update_every (constant)")
@@ -272,7 +271,6 @@ class Settings:
                 solver=self.solver,
                 tolerance=self.tolerance,
                 trust_region=self.trust_region,
-                adaptive_damping=self.adaptive_damping,
                 window=self.window,
                 fisher=str(self.fisher),
                 momentum=self.momentum,
@@ -292,7 +290,7 @@ def _natural_defaults(algorithm: Algorithm, values: dict[str, Any]) -> dict[str,
     """What a natural algorithm takes where nothing is given; an error for a plain one that was given any of it."""
     if algorithm.solver is not None:
         return {
-            "damping": _GREY_DAMPING if values["binarisation"] == "G" else algorithm.damping,
+            "damping": _GREY_DAMPING if values["binarisation"] == "G" else None,
             "update_every": algorithm.update_every,
             "solver": algorithm.solver,
             "tolerance": 0.01,
@@ -302,6 +300,6 @@ def _natural_defaults(algorithm: Algorithm, values: dict[str, Any]) -> dict[str,
             "update_every_schedule": "constant",
         }
     for name in NATURAL_ONLY:
-        if values[name] not in (None, False):
+        if values[name] is not None:
             raise SettingError(f"{name} belongs to natural algorithms, and {algorithm.name} is a plain one.")
     return {}

@@ -34,15 +34,16 @@ class Trainer:
     Args:
         machine: is trained in place.
         algorithm: ``"ws"``, ``"rws"``, ``"bihm"``, ``"reinforce"``, ``"nws"``, ``"nrws"``, ``"dnrws"``, ``"nbihm"``.
-        lr, damping, update_every: of the optimizer; the algorithm's own defaults if not given.
+        lr, update_every: of the optimizer; the algorithm's own defaults if not given.
+        damping: of natural algorithms. If it is not given, and no schedule changes it, it starts at the algorithm's own
+            default and is adapted for each network before every refresh, judged by the minibatch before; see
+            :meth:`dagfisher.DAGNaturalGradient.adapt_damping`.
         samples: S, draws of q(h|x) per example.
         seed: of every draw that the trainer makes.
         baseline: subtract the mean weight 1/S from the wake weights of q (no change of expectation, less variance).
         fisher: estimate the Fisher of p from ``"wake"`` samples with their weights, or from ``"dream"`` samples.
         sleep_steps: sleep updates per wake update (sleep-well); each after the first is a step of its own.
         sleep_scale: multiplies the sleep gradient (rescaled-sleep).
-        adaptive_damping: adapt the damping of each network before every refresh, see
-            :meth:`dagfisher.DAGNaturalGradient.adapt_damping`; `damping` is where it starts.
         regularisers: any of :class:`L1`, :class:`L2` and :class:`Entropy`.
         schedules: how ``"lr"``, ``"damping"``, ``"update_every"`` and ``"samples"`` change during :meth:`fit`; see
             :class:`Schedule`.
@@ -66,7 +67,6 @@ class Trainer:
         fisher: str = "wake",
         sleep_steps: int = 1,
         sleep_scale: float = 1.0,
-        adaptive_damping: bool = False,
         regularisers: Sequence[Regulariser] = (),
         schedules: Mapping[str, Schedule] | None = None,
         optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
@@ -90,10 +90,9 @@ class Trainer:
         self._entropy: Tensor | None = None
         self.optimizer = self._make_optimizer(optimizer, lr, damping, update_every, settings)
         self._base = self._scheduled_values()
-        self.adaptive_damping = adaptive_damping
+        natural = optimizer is None and self.algorithm.solver is not None
+        self._adapts = natural and damping is None and "damping" not in self.schedules
         self._previous: Descended | None = None
-        if adaptive_damping and ("damping" in self.schedules or not isinstance(self.optimizer, DAGNaturalGradient)):
-            raise SettingError("adaptive_damping needs a natural algorithm whose damping follows no schedule.")
 
     def _make_optimizer(
         self,
@@ -178,9 +177,8 @@ class Trainer:
 
     def _adapt(self, state: Wake, weights: Tensor, dreams: list[Tensor], share: float) -> None:
         """Adapt the damping at the last of every K steps, judged by the minibatch before."""
-        if not self.adaptive_damping:
+        if not (self._adapts and isinstance(self.optimizer, DAGNaturalGradient)):
             return
-        assert isinstance(self.optimizer, DAGNaturalGradient)
         every = int(self.optimizer.param_groups[0]["update_every"])
         previous = self._previous
         if previous is not None and (self.steps + 1) % every == 0:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
-from dagfisher import datasets
-from dagfisher.errors import SettingError
+from dagfisher import DAGNaturalGradient, datasets
 from dagfisher.helmholtz import HelmholtzMachine, Schedule, Trainer
 from dagfisher.helmholtz import train as train_module
 from dagfisher.helmholtz.objectives import Descended, losses
@@ -38,7 +39,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Descended]:
 def test_what_is_judged_is_what_the_gradients_descend(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finite differences of the losses against the gradients of the step that they belong to."""
     machine = tiny_machine((-1.0, 1.0))
-    trainer = Trainer(machine, algorithm, lr=0.0, samples=5, baseline=False, update_every=2, adaptive_damping=True)
+    trainer = Trainer(machine, algorithm, lr=0.0, samples=5, baseline=False, update_every=2)
     seen = watched(monkeypatch)
     first, second = batches(2)
     trainer.step(first)
@@ -59,7 +60,7 @@ def test_what_is_judged_is_what_the_gradients_descend(algorithm: str, monkeypatc
 
 def test_the_minibatch_before_judges_at_the_last_of_every_k_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = tiny_machine((-1.0, 1.0))
-    trainer = Trainer(machine, "nrws", samples=5, update_every=4, adaptive_damping=True)
+    trainer = Trainer(machine, "nrws", samples=5, update_every=4)
     seen = watched(monkeypatch)
     data = batches(9)
     counts, dampings = [], []
@@ -83,7 +84,7 @@ def test_a_trainer_that_adapts_continues_bit_for_bit(stop: int) -> None:
     def fresh() -> Trainer:
         torch.manual_seed(0)
         machine = HelmholtzMachine([9, 6, 1], states=(0, 1))
-        return Trainer(machine, "nrws", samples=3, seed=4, update_every=7, adaptive_damping=True)
+        return Trainer(machine, "nrws", samples=3, seed=4, update_every=7)
 
     class Stop(Exception):
         pass
@@ -103,12 +104,21 @@ def test_a_trainer_that_adapts_continues_bit_for_bit(stop: int) -> None:
         assert torch.equal(a, b)
 
 
-def test_what_cannot_be_adapted_is_refused() -> None:
-    machine = tiny_machine((-1.0, 1.0))
-    with pytest.raises(SettingError, match="natural algorithm"):
-        Trainer(machine, "rws", adaptive_damping=True)
-    with pytest.raises(SettingError, match="no schedule"):
-        Trainer(machine, "nrws", adaptive_damping=True, schedules={"damping": Schedule("linear")})
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"damping": 0.2},
+        {"schedules": {"damping": Schedule("linear")}},
+        {"optimizer": lambda groups: DAGNaturalGradient(groups, damping=0.2)},
+    ],
+    ids=["given", "scheduled", "own optimizer"],
+)
+def test_a_damping_that_was_chosen_stays(settings: dict[str, Any]) -> None:
+    trainer = Trainer(tiny_machine((-1.0, 1.0)), "nrws", **settings)
+    trainer.optimizer.param_groups[0]["update_every"] = 1
+    for x in batches(4):
+        trainer.step(x)
+        assert trainer.optimizer.param_groups[0]["damping"] == 0.2
 
 
 def test_weights_too_small_to_count_are_zero_and_nothing_else_changes(monkeypatch: pytest.MonkeyPatch) -> None:
