@@ -6,8 +6,8 @@
 Network 196-100-50-20-10-10, B = 32, S = 10, damping 0.2, K = 100, learning rate 0.1 unless said otherwise, constant for
 half of the epochs and then falling linearly to zero. The strength of an ingredient is the best of its grid after three
 epochs at a constant rate, judged on 1,000 validation images with 1,000 samples, one seed; the comparison has 3 seeds
-and 20 epochs, judged on the first 1,000 test images with 1,000 samples. Seconds are those of 20 epochs on one thread, from the median
-step of all variants taking turns in one process.
+and 20 epochs, judged on the first 1,000 test images with 1,000 samples. Seconds are those of 20 epochs on one
+thread, from the median step of all variants taking turns in one process.
 """
 
 from __future__ import annotations
