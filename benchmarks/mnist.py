@@ -5,8 +5,8 @@
 
 Network 784-300-200-100-75-50-35-30-25-20-15-10-10, MNIST B, B = 32, S = 10, one thread each; the learning rate stays
 for half of the epochs and then falls linearly to zero. NRWS runs as it comes (learning rate 0.1, K = 100, adapted
-damping); the learning rate of RWS is the best of 0.03, 0.1 and 0.2 after two epochs. RWS has more epochs, so that both take about
-the same seconds. Rows are of 500 test images with 100 samples, the last figure is of 1,000 with 10,000 samples.
+damping); the learning rate of RWS is the best of 0.03, 0.1 and 0.2 after two epochs. RWS has more epochs, so that both
+take about the same seconds. Rows are of 500 test images with 100 samples, the last figure is of 1,000 with 10,000.
 Results: benchmarks/results/mnist.json.
 """
 

@@ -152,7 +152,7 @@ def test_enough_ends_with_a_row(tmp_path: Path) -> None:
 def test_a_resumed_run_can_be_given_more_epochs_and_nothing_else(tmp_path: Path) -> None:
     tiny(tmp_path / "a", epochs=1).train()
     with pytest.raises(SettingError, match="started with lr"):
-        Run.resume(tmp_path / "a", lr=0.1)
+        Run.resume(tmp_path / "a", lr=0.3)
     with pytest.raises(SettingError, match="started with algorithm"):
         Run.resume(tmp_path / "a", algorithm="rws")
     run = Run.resume(tmp_path / "a", epochs=2, lr=str(ALGORITHMS["nrws"].lr))
