@@ -86,12 +86,32 @@ def test_groups_with_losses_of_their_own_adapt_alone() -> None:
     assert got[0] != pytest.approx(got[1], rel=1e-3)
 
 
+def test_one_loss_of_all_groups_adapts_them_alike() -> None:
+    """Weight and bias of two layers in two groups, judged together, do as one group does."""
+
+    def dampings(groups: int) -> list[float]:
+        nets = [layer(1), layer(1)]
+        each = [list(net.parameters()) for net in nets]
+        optimizer = DAGNaturalGradient(
+            [{"params": p} for p in each] if groups == 2 else [*each[0], *each[1]], damping=0.3
+        )
+        for net in nets:
+            loss(net, *batch(1)).backward()
+        optimizer.adapt_damping(lambda: loss(nets[0], *batch(11)) + loss(nets[1], *batch(11)))
+        return [group["damping"] for group in optimizer.param_groups]
+
+    apart, together = dampings(2), dampings(1)
+    assert apart[0] == apart[1] != 0.3
+    assert apart[0] == pytest.approx(together[0], rel=1e-2)
+
+
 def test_the_new_damping_enters_at_the_next_refresh() -> None:
     net = layer()
     optimizer = DAGNaturalGradient(net.parameters(), lr=0.1, damping=5.0, update_every=2, solver="dense")
-    seen = []
+    seen, undamped = [], []
     for step in range(4):
         optimizer.zero_grad()
+        undamped.append(blocks(net, batch(step)[0])[0, 0, 0].item())
         loss(net, *batch(step)).backward()
         if step == 1:
             optimizer.adapt_damping(lambda: loss(net, *batch(9)))
@@ -100,9 +120,9 @@ def test_the_new_damping_enters_at_the_next_refresh() -> None:
         optimizer.step()
     assert optimizer.param_groups[0]["damping"] < 4
     alpha = optimizer.param_groups[0]["damping"]
-    assert seen[0] == pytest.approx(seen[1])
-    assert seen[2] == pytest.approx(seen[3])
-    assert seen[2] * (1 + alpha) - alpha > 0
+    for step, used in ((0, 5.0), (2, alpha)):
+        assert seen[step] == pytest.approx((used + undamped[step]) / (1 + used))
+        assert seen[step + 1] == pytest.approx(seen[step])
 
 
 @pytest.mark.parametrize(
