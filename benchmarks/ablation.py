@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mini_mnist import LAYERS, NATURAL, RESULTS, Results
+from mini_mnist import LAYERS, NATURAL, RESULTS, SETTINGS, Results
 
 from dagfisher import datasets
 from dagfisher.helmholtz import L1, L2, Entropy, HelmholtzMachine, Schedule, Trainer, estimate
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS / "ablation.json")
     arguments = parser.parse_args()
-    results = Results(arguments.out)
+    results = Results(arguments.out, SETTINGS)
     if not arguments.table:
         tuning = [(name, value, 0, 3, "valid") for name, (_, grid) in VARIANTS.items() for value in grid]
         results.execute(tuning, arguments.workers, run)

@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS / "defaults.json")
     arguments = parser.parse_args()
-    results = Results(arguments.out)
+    results = Results(arguments.out, {"batch": 32, "samples": 10, "update_every": 100})
     if not arguments.table:
         results.execute([(n, f"{a:g},{b:g}", 0, 3, "valid") for n in NETWORKS for a, b in GRID], arguments.workers, run)
         settings = [(n, s) for n in NETWORKS for s in ("default", best(results, n))]

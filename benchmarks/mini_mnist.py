@@ -32,6 +32,7 @@ from dagfisher.helmholtz import HelmholtzMachine, Trainer, estimate
 RESULTS = Path(__file__).parent / "results"
 LAYERS = [100, 50, 20, 10, 10]
 NATURAL = {"damping": 0.2, "update_every": 100}
+SETTINGS = {"layers": LAYERS, "batch": 32, "samples": 10, "data": "mini-mnist B", "natural": NATURAL}
 PLAIN_GRID, NATURAL_GRID = (0.05, 0.1, 0.2, 0.4), (0.02, 0.05, 0.1, 0.2)
 CONTENDERS: dict[str, dict[str, Any]] = {
     "WS": {"algorithm": "ws", "grid": (0.01, 0.02, 0.05, 0.1)},
@@ -77,8 +78,8 @@ def run(name: str, lr: float, seed: int, epochs: int, split: str) -> dict[str, A
 class Results:
     """Finished runs, in a JSON file that grows by one run at a time."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        self.path, self.settings = path, settings
         self.runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.exists() else []
 
     def missing(self, wanted: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -90,8 +91,7 @@ class Results:
         """Keep one more run."""
         self.runs.append(finished)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        settings = {"layers": LAYERS, "batch": 32, "samples": 10, "data": "mini-mnist B", "natural": NATURAL}
-        text = json.dumps({"settings": settings, "runs": self.runs}, indent=None)
+        text = json.dumps({"settings": self.settings, "runs": self.runs}, indent=None)
         self.path.write_text(text.replace('{"name"', '\n{"name"') + "\n")
 
     def execute(self, wanted: list[tuple[Any, ...]], workers: int, run: Callable[..., dict[str, Any]] = run) -> None:
@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS / "mini_mnist.json")
     arguments = parser.parse_args()
-    results = Results(arguments.out)
+    results = Results(arguments.out, SETTINGS)
     if not arguments.plot:
         names = [n.strip() for n in arguments.only.split(";")] if arguments.only else list(CONTENDERS)
         tuning = [(n, lr, 0, arguments.tune_epochs, "valid") for n in names for lr in CONTENDERS[n]["grid"]]

@@ -15,10 +15,10 @@ from .trust import Natural
 Losses = Callable[[], Tensor | Sequence[Tensor]]
 
 TARGET = 0.6
-"""The share of the predicted second-order change of the loss that is to be found."""
+"""The second-order change of the loss that is to be found, over the predicted one."""
 MOST = 2.0
 """The factor, or its inverse, by which one adaption changes the damping at most."""
-RANGE = (1e-4, 1e4)
+LEAST, LARGEST = 1e-4, 1e4
 """Between these the damping stays."""
 PROBE = 0.01
 """Half of Δᵀ(αI + F)Δ, in nats, of the probing step Δ: like that of a training step, and far above rounding."""
@@ -64,8 +64,16 @@ def _read(given: Tensor | Sequence[Tensor], groups: int) -> list[float]:
     return [float(loss) for loss in each]
 
 
-def adapted(damping: float, ratio: float) -> float:
-    """The damping at which about `TARGET` of the predicted curvature should be found."""
+def adapted(damping: float, ratio: float, target: float = TARGET, least: float = LEAST) -> float:
+    """The damping at which about `target` of the predicted curvature should be found."""
     if math.isnan(ratio):
         return damping
-    return min(max(damping * min(max(ratio / TARGET, 1 / MOST), MOST), RANGE[0]), RANGE[1])
+    return min(max(damping * min(max(ratio / target, 1 / MOST), MOST), least), LARGEST)
+
+
+def targets(given: float | Sequence[float], groups: int) -> list[float]:
+    """A target for each group."""
+    each = [given] * groups if isinstance(given, (int, float)) else list(given)
+    if len(each) != groups or not all(target > 0 for target in each):
+        raise SettingError(f"adapt_damping needs a positive target, or one for each of {groups} groups.")
+    return each

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .adaption import Losses, adapted, curvature_ratios
+from .adaption import LEAST, TARGET, Losses, adapted, curvature_ratios, targets
 from .bound import BoundLayer
 from .capture import compute_dtype
 from .checkpoint import read, require_fitting
@@ -187,21 +187,25 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         """
         sample([(layer.declaration, layer.recorder) for layer in self._layers], generator)
 
-    def adapt_damping(self, losses: Losses) -> None:
+    def adapt_damping(
+        self, losses: Losses, *, target: float | Sequence[float] = TARGET, least: float = LEAST
+    ) -> None:
         """Adapt the damping to the curvature along the natural gradient; call it between ``backward()`` and ``step()``.
 
         `losses` is called without gradients, at the parameters and a short way to either side, and gives the mean loss
         of a minibatch other than the one of the gradients, with the same random numbers each time; or one such loss
-        for each param group, if each depends on that group alone. If the loss curves by more than 0.6 of what αI + F
-        predicts, the damping α grows, if by less it shrinks, at most by a factor of two. The next refresh takes it.
-        Reads numbers from the device: call it once for each refresh, just before it, not at every step.
+        for each param group, if each depends on that group alone. If the loss curves by more than `target` (one, or
+        one for each group) times what αI + F predicts, the damping α grows, if by less it shrinks, at most by a factor
+        of two and not below `least`. The next refresh takes it. Reads numbers from the device: call it once for each
+        refresh, just before it, not at every step.
         """
         if any(callable(group["damping"]) for group in self.param_groups):
             raise SettingError("adapt_damping needs a damping that is a number, not a schedule.")
+        aims = targets(target, len(self.param_groups))
         with self._full_precision():
             ratios = curvature_ratios(self._naturals()[0], losses, self.param_groups)
-        for group, ratio in zip(self.param_groups, ratios, strict=True):
-            group["damping"] = adapted(group["damping"], ratio)
+        for group, ratio, aim in zip(self.param_groups, ratios, aims, strict=True):
+            group["damping"] = adapted(group["damping"], ratio, aim, least)
 
     # Steps
 

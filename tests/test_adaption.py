@@ -143,6 +143,39 @@ def test_the_rule(damping: float, ratio: float, wanted: float) -> None:
     assert adapted(damping, ratio) == pytest.approx(wanted)
 
 
+@pytest.mark.parametrize(("target", "wanted"), [(0.3, 0.4), (1.2, 0.1), (0.5, 0.24), (1e9, 0.1)])
+def test_the_rule_with_a_target(target: float, wanted: float) -> None:
+    assert adapted(0.2, 0.6, target) == pytest.approx(wanted)
+
+
+def test_each_group_has_its_target_and_none_falls_below_the_least() -> None:
+    """Two equal networks, of which the one with the larger target gets less damping."""
+
+    def dampings(target: float | tuple[float, ...], least: float) -> list[float]:
+        nets = [layer(1), layer(1)]
+        optimizer = DAGNaturalGradient([{"params": net.parameters()} for net in nets], damping=0.3)
+        for net in nets:
+            loss(net, *batch(1)).backward()
+        optimizer.adapt_damping(lambda: [loss(net, *batch(11)) for net in nets], target=target, least=least)
+        return [group["damping"] for group in optimizer.param_groups]
+
+    usual = dampings(0.6, 1e-4)
+    assert usual[0] == usual[1] == dampings((0.6, 0.6), 1e-4)[0] != 0.3
+    apart = dampings((0.6, 0.65), 1e-4)
+    assert apart == pytest.approx([usual[0], usual[0] * 0.6 / 0.65])
+    assert dampings((0.6, 1e6), 0.17) == pytest.approx([max(usual[0], 0.17), 0.17])
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, (0.6, 2.0), (), math.nan])
+def test_a_target_that_cannot_be_is_refused_and_nothing_changes(target: float | tuple[float, ...]) -> None:
+    net = layer()
+    optimizer = DAGNaturalGradient(net.parameters(), damping=0.3)
+    loss(net, *batch(0)).backward()
+    with pytest.raises(SettingError, match="positive target, or one for each of 1 groups"):
+        optimizer.adapt_damping(lambda: loss(net, *batch(1)), target=target)
+    assert optimizer.param_groups[0]["damping"] == 0.3
+
+
 def test_a_gradient_of_zero_changes_nothing() -> None:
     net = layer()
     optimizer = DAGNaturalGradient(net.parameters(), damping=0.3)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..adaption import TARGET
 from ..datasets import Dataset
 from ..errors import CheckpointError, SettingError
 from ..optim import DAGNaturalGradient
@@ -26,6 +27,12 @@ from .objectives import (
 )
 from .regularisers import L1, L2, Entropy, Regulariser, shrink, weights_of
 from .schedules import Schedule
+
+TARGETS = (TARGET, 2.5)
+"""What `adapt_damping` aims at for p and for q. The Fisher matrix of q's lowest layer is of as many rows as a minibatch
+has examples, so the loss of another minibatch curves by more than predicted; yet q has to follow p fast."""
+LEAST_DAMPING = 0.05
+"""The damping is not adapted below this: with less, q became unstable at twice the default learning rate."""
 
 
 class Trainer:
@@ -182,7 +189,7 @@ class Trainer:
         every = int(self.optimizer.param_groups[0]["update_every"])
         previous = self._previous
         if previous is not None and (self.steps + 1) % every == 0:
-            self.optimizer.adapt_damping(lambda: losses(self.machine, previous))
+            self.optimizer.adapt_damping(lambda: losses(self.machine, previous), target=TARGETS, least=LEAST_DAMPING)
         self._previous = None
         if (self.steps + 2) % every == 0:
             coefficients = share * weights if self.algorithm.recognition != "sleep" else None

@@ -76,6 +76,22 @@ def test_the_minibatch_before_judges_at_the_last_of_every_k_steps(monkeypatch: p
     assert dampings[7] != dampings[6]
 
 
+def test_p_and_q_have_targets_of_their_own_and_a_least_damping(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[Any, Any]] = []
+    real = DAGNaturalGradient.adapt_damping
+
+    def watch(self: DAGNaturalGradient, of: Any, *, target: Any, least: float) -> None:
+        given.append((target, least))
+        real(self, of, target=target, least=least)
+
+    monkeypatch.setattr(DAGNaturalGradient, "adapt_damping", watch)
+    trainer = Trainer(tiny_machine((-1.0, 1.0)), "nrws", samples=5, update_every=2)
+    for x in batches(30):
+        trainer.step(x)
+    assert given == [((0.6, 2.5), 0.05)] * 15
+    assert trainer.optimizer.param_groups[1]["damping"] == 0.05
+
+
 @pytest.mark.parametrize("stop", [12, 13, 14])
 def test_a_trainer_that_adapts_continues_bit_for_bit(stop: int) -> None:
     """K = 7: after 13 steps the minibatch that will judge is part of the checkpoint."""
