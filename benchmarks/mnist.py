@@ -14,7 +14,6 @@ epochs as fit into the hours, by the seconds that its epochs took during the tun
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from functools import partial
 from pathlib import Path
@@ -70,9 +69,10 @@ def run(name: str, lr: float, seed: int, epochs: int, split: str, folder: Path) 
 
 
 def epochs_within(results: Results, name: str, hours: float) -> int:
-    """As many epochs as fit into the hours, at the pace of the tuning."""
-    tuned = [r for r in results.runs if r["name"] == name and r["split"] == "valid"]
-    return int(3600 * hours / statistics.median(r["rows"][-1]["seconds"] / r["epochs"] for r in tuned))
+    """As many epochs as fit into the hours, at the pace that the best learning rate had during the tuning."""
+    best = (name, results.best_rate(name), "valid")
+    tuned = next(r for r in results.runs if (r["name"], r["lr"], r["split"]) == best)
+    return int(3600 * hours * TUNED / tuned["rows"][-1]["seconds"])
 
 
 def show(results: Results) -> str:
