@@ -25,7 +25,7 @@ from torch import Tensor
 
 from .base import Problem, Solver, gram_blocks
 from .dense import left_multiply
-from .spd import spd_inverse
+from .spd import eigenvectors, spd_inverse
 
 _DROP_SHARE = 0.2
 """The part of the tolerance that left-out rows may use up."""
@@ -69,7 +69,7 @@ class Conjugate(Solver):
         gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
         directions = remainder = None
         if _full_basis(rows.shape[0], rows.shape[1], problem.blocks, problem.update_every):
-            rotation = torch.linalg.eigh(gram).eigenvectors.flip(1)
+            rotation = eigenvectors(gram).flip(1)
             basis = rotation if basis is None else basis @ rotation
             rows = rows @ rotation
             diagonal = (weights.T @ rows.square()).add_(alpha).reciprocal_()
@@ -262,7 +262,7 @@ def _leading_directions(gram: Tensor) -> Tensor:
     start = torch.randn(gram.shape[0], _PARTIAL, generator=generator, device=gram.device, dtype=gram.dtype)
     subspace = torch.linalg.qr(gram @ start).Q
     subspace = torch.linalg.qr(gram @ subspace).Q
-    rotated: Tensor = subspace @ torch.linalg.eigh(subspace.T @ gram @ subspace).eigenvectors
+    rotated: Tensor = subspace @ eigenvectors(subspace.T @ gram @ subspace)
     return rotated
 
 

@@ -1,4 +1,4 @@
-"""Inverses of batches of symmetric positive definite matrices, by Cholesky and never by LU."""
+"""Inverses of batches of symmetric positive definite matrices, by Cholesky and never by LU, and eigenvectors."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ def spd_inverse(matrices: Tensor, *, jitter: bool) -> Tensor:
     if bool(failed.any()):
         factor[failed] = _retry(matrices[failed], jitter)
     return torch.cholesky_inverse(factor)
+
+
+def eigenvectors(gram: Tensor) -> Tensor:
+    """The eigenvectors of a symmetric positive semidefinite matrix as columns, by ascending eigenvalue.
+
+    Where most of the spectrum is rounding, with denormal numbers among the entries, LAPACK may not converge in float32;
+    then float64 does.
+    """
+    try:
+        vectors: Tensor = torch.linalg.eigh(gram).eigenvectors
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        vectors = torch.linalg.eigh(gram.double()).eigenvectors.to(gram.dtype)
+    return vectors
 
 
 def _retry(matrices: Tensor, jitter: bool) -> Tensor:

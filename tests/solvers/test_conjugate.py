@@ -222,3 +222,29 @@ def test_a_refresh_on_a_gradient_that_says_nothing_still_serves_the_next_ones(up
     torch.testing.assert_close(first, gradient / 0.01, rtol=1e-8, atol=1e-10)
     later = torch.randn(12, 90, generator=generator, dtype=torch.float64) @ parents
     assert residual(parents, weights, 0.01, later, solver.solve(later)) < 3e-2
+
+
+# A basis that LAPACK does not find
+
+
+@pytest.mark.parametrize("update_every", [1, 1000])
+def test_an_eigenproblem_that_does_not_converge_is_solved_in_float64(
+    update_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As float32 did not for a nearly singular Gram matrix with denormal numbers, after 20 epochs of training."""
+    real, refused = torch.linalg.eigh, []
+
+    def eigh(matrix: Tensor) -> Any:
+        if matrix.dtype == torch.float32:
+            refused.append(matrix.shape)
+            raise torch.linalg.LinAlgError("linalg.eigh: The algorithm failed to converge")
+        return real(matrix)
+
+    case = case_of(300, 100, 12, seed=1)
+    usual = Conjugate.begin(case.problem(torch.float32, 1e-3, update_every))[1]
+    monkeypatch.setattr(torch.linalg, "eigh", eigh)
+    solver, found = Conjugate.begin(case.problem(torch.float32, 1e-3, update_every))
+    assert refused and found.dtype == torch.float32
+    torch.testing.assert_close(found, usual, rtol=0, atol=5e-3 * float(usual.abs().max()))
+    assert relative_residual(case, found.double()) < 2e-3
+    assert relative_residual(case, solver.solve(case.first.float()).double()) < 2e-3
