@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +14,11 @@ from torch import Tensor
 
 from .adaption import LEAST, TARGET, Losses, adapted, curvature_ratios, targets
 from .bound import BoundLayer
-from .capture import compute_dtype
 from .checkpoint import read, require_fitting
 from .declare import find_layers
 from .deterministic import sample
-from .errors import CheckpointError, DagFisherError, DeclarationError, NonFiniteError, SettingError
-from .guards import blame, require_dense
+from .errors import CheckpointError, DagFisherError, DeclarationError, SettingError
+from .guards import FiniteGuard, blame, require_dense
 from .options import plain_groups, validate
 from .trust import Natural, limit
 from .updates import apply_update
@@ -103,7 +103,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         self._names: dict[int, str] = {}
         self._layers: list[BoundLayer] = []
         self._step = 0
-        self._skipped: Tensor | None = None
+        self._finite = FiniteGuard()
         self._ready = False
         super().__init__(plain_groups(params, self._names, _SETTINGS), defaults)
         self._ready = True
@@ -220,7 +220,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
                 for group in self.param_groups:
                     validate(group)
                 vectors, whole, fresh = self._vectors()
-                gates = self._require_finite(vectors, whole, refreshing=bool(fresh))
+                blamed = partial(blame, vectors, self.param_groups, self._layers, self._names)
+                gates = self._finite.require(vectors, whole, refreshing=bool(fresh), blamed=blamed)
             except Exception:  # raised again; nothing has moved, and what was captured must not reach the next step
                 self._forget()
                 raise
@@ -280,39 +281,6 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             else:
                 found.append(Natural(layer, gradient, *layer.reuse(gradient)))
         return found, fresh
-
-    def _require_finite(
-        self, vectors: dict[Tensor, Tensor], whole: list[Tensor], refreshing: bool
-    ) -> dict[torch.device, Tensor]:
-        """Raise on an infinity or a NaN; an accelerator that reuses skips the step and the next refresh raises.
-
-        What is returned says of each accelerator whether its parameters may move.
-        """
-        gates: dict[torch.device, Tensor] = {}
-        for device in {v.device for v in whole}:
-            here = [v for v in whole if v.device == device and v.numel()]
-            if not here:
-                continue
-            # A sum is infinite or NaN if a term is; it is taken where half precision does not overflow.
-            flag = torch.stack([v.sum(dtype=compute_dtype(v)).float() for v in here]).isfinite().all()
-            if _reads_freely(device) or refreshing:
-                # tolist() of a CPU tensor reads memory: no dispatch, no synchronisation.
-                if not flag.reshape(1).tolist()[0]:
-                    raise NonFiniteError(blame(vectors, self.param_groups, self._layers, self._names))
-                continue
-            self._skipped = ~flag if self._skipped is None else self._skipped | ~flag.to(self._skipped.device)
-            gates[device] = flag
-            for p, v in vectors.items():
-                if v.device == device:
-                    vectors[p] = torch.where(flag, v, torch.zeros_like(v))
-        if refreshing and self._skipped is not None:
-            skipped, self._skipped = bool(self._skipped), None
-            if skipped:
-                raise NonFiniteError(
-                    "a gradient since the last refresh held an infinity or a NaN; those steps moved nothing. "
-                    "Look at the data and the learning rate."
-                )
-        return gates
 
     def _update(self, group: dict[str, Any], vectors: dict[Tensor, Tensor], gates: dict[torch.device, Tensor]) -> None:
         moved = [p for p in group["params"] if p in vectors]
@@ -379,7 +347,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         super().__setstate__(state)
         if own is None:
             return
-        self._process_group, self._names, self._layers, self._skipped, self._ready = None, {}, [], None, True
+        self._process_group, self._names, self._layers, self._ready = None, {}, [], True
+        self._finite = FiniteGuard()
         self._step = own["step"]
         self._bind()
         if len(own["layers"]) != len(self._layers):
@@ -427,8 +396,3 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         for layer, state in zip(self._layers, restored, strict=True):
             layer.restore(state)
         self._forget()
-
-
-def _reads_freely(device: torch.device) -> bool:
-    """Whether the host reads this device's memory without waiting for it."""
-    return device.type == "cpu"
