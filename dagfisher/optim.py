@@ -55,7 +55,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             refreshes; the number of iterations found then is kept for the steps that reuse.
         trust_region: ε, or None: a natural gradient whose step would have ½Δᵀ(αI + F)Δ > ε over the layers of its param
             group is shortened to ε, so that the divergence ½ΔᵀFΔ of the step is at most ε to second order. It bounds
-            what enters momentum or Adam's moments.
+            what enters momentum or Adam's moments. F is what the solver takes it for: its diagonal, if diagonal.
         window, window_decay: estimate the Fisher from the rows of so many refreshes, the current one among them, each
             counting `window_decay` times as much as the next. 1: the current one alone.
         undeclared: what moves parameters of modules that nobody declared: ``"sgd"``, ``"adam"``, or ``"error"``.

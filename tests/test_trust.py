@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 import dagfisher
 from dagfisher import DAGNaturalGradient
@@ -34,7 +35,7 @@ def divergence(blocks: list[Tensor], moves: list[Tensor]) -> float:
     lr=st.floats(1e-3, 10),
     damping=st.floats(1e-3, 2),
     every=st.integers(1, 3),
-    solver=st.sampled_from(["dense", "woodbury", "auto"]),
+    solver=st.sampled_from(["dense", "woodbury", "conjugate", "auto"]),
 )
 @settings(max_examples=25, deadline=None)
 def test_no_step_passes_the_bound(epsilon: float, lr: float, damping: float, every: int, solver: str) -> None:
@@ -60,6 +61,34 @@ def test_no_step_passes_the_bound(epsilon: float, lr: float, damping: float, eve
         assert divergence(blocks, moves) <= epsilon * (1 + 1e-6)
         whole = [b + damping * torch.eye(b.shape[1], dtype=F64) for b in blocks]
         assert divergence(whole, moves) <= epsilon * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("damping", [0.01, 0.2])
+def test_a_solve_that_is_not_exact_and_a_fisher_that_is_reused_pass_the_bound_by_no_more_than_the_tolerance(
+    damping: float,
+) -> None:
+    """Correlated parents, the conjugate solver in float32: with iterations at the small damping, without at the other.
+
+    What was reused is the metric, so the blocks are those of the last refresh.
+    """
+    torch.manual_seed(0)
+    layer, mix, truth = dagfisher.nn.BernoulliLinear(120, 60), torch.randn(120, 120) / 5, torch.randn(120, 60) / 4
+    settings: dict[str, Any] = {"damping": damping, "update_every": 5, "solver": "conjugate", "trust_region": 1e-3}
+    optimizer = DAGNaturalGradient(layer.parameters(), lr=0.5, **settings)
+    for number in range(10):
+        x = torch.sign(torch.randn(200, 120) @ mix + 1)
+        children = torch.bernoulli(torch.sigmoid(x @ truth))
+        optimizer.zero_grad()
+        logits = layer(x)
+        binary_cross_entropy_with_logits(logits, children, reduction="sum").div(200).backward()
+        if number % 5 == 0:
+            rows = torch.cat([x, torch.ones(200, 1)], 1).double()
+            q = (logits.sigmoid() * (-logits).sigmoid()).detach().double() / 200
+        before = torch.cat([layer.weight, layer.bias[:, None]], 1).detach().double()
+        optimizer.step()
+        move = torch.cat([layer.weight, layer.bias[:, None]], 1).detach().double() - before
+        whole = 0.5 * float((q.T * (move @ rows.T).square()).sum() + damping * move.square().sum())
+        assert 0.95e-3 < whole < (1 + 0.02) * 1e-3  # every step is shortened, and to the bound
 
 
 def step(trust_region: float | None, **more: Any) -> list[Tensor]:
