@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from .distributed import mean_over_processes
 from .errors import SettingError
 from .trust import Natural
 
-Losses = Callable[[], Tensor | Sequence[Tensor]]
+Losses = Callable[[], Tensor | float | Sequence[Tensor | float]]
 
 TARGET = 0.6
 """The second-order change of the loss that is to be found, over the predicted one."""
@@ -25,7 +27,12 @@ PROBE = 0.01
 
 
 @torch.no_grad()
-def curvature_ratios(found: list[Natural], losses: Losses, groups: list[dict[str, Any]]) -> list[float]:
+def curvature_ratios(
+    found: list[Natural],
+    losses: Losses,
+    groups: list[dict[str, Any]],
+    process_group: dist.ProcessGroup | None = None,
+) -> list[float]:
     """For each group, the second-order change of the loss along the natural gradient, found over predicted.
 
     The loss is read a short way to either side, so that its slope, and with it the noise of the gradient, cancels:
@@ -50,16 +57,19 @@ def curvature_ratios(found: list[Natural], losses: Losses, groups: list[dict[str
     finally:
         for p, value in kept.items():
             p.copy_(value)
+    if process_group is not None and kept:
+        readings = mean_over_processes(readings, next(iter(kept)).device, process_group)
     changes = [ahead + back - 2 * here for here, ahead, back in zip(*readings, strict=True)]
     if len(changes) == 1:
         changes, predicted = changes * len(groups), [sum(predicted)] * len(groups)
     return [c / expected if expected > 0 else math.nan for c, expected in zip(changes, predicted, strict=True)]
 
 
-def _read(given: Tensor | Sequence[Tensor], groups: int) -> list[float]:
+def _read(given: Any, groups: int) -> list[float]:
     """The loss of all groups together, or the losses of each."""
-    each = [given] if isinstance(given, Tensor) else list(given)
-    if len(each) not in (1, groups) or any(loss.numel() != 1 for loss in each):
+    each = list(given) if isinstance(given, (list, tuple)) else [given]
+    sound = all(loss.numel() == 1 if isinstance(loss, Tensor) else isinstance(loss, (int, float)) for loss in each)
+    if len(each) not in (1, groups) or not sound:
         raise SettingError(f"adapt_damping needs a function that gives one loss, or one for each of {groups} groups.")
     return [float(loss) for loss in each]
 

@@ -111,6 +111,12 @@ class BoundLayer:
         except SettingError as error:
             raise SettingError(f"layer {self.name}: {error}") from None
 
+    def refreshes_within(self, steps: int, after: int) -> bool:
+        """Whether one of so many steps after this one refreshes, if this one is taken."""
+        last = after if self.due(after) else self.refreshed
+        assert last is not None
+        return any(step - last >= self._update_every(step) for step in range(after + 1, after + 1 + steps))
+
     def keep(self, fisher: LayerFisher, step: int) -> None:
         """Use this Fisher until the next refresh."""
         self.fisher, self.refreshed, self._layout = fisher, step, self.layout()

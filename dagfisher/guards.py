@@ -28,14 +28,15 @@ def require_dense(groups: list[dict[str, Any]], names: dict[int, str]) -> None:
 def blame(
     vectors: dict[Tensor, Tensor], groups: list[dict[str, Any]], layers: list[BoundLayer], names: dict[int, str]
 ) -> str:
-    """Which layer or parameter has a vector that is not finite, and whether its gradient is to blame."""
-    for group in groups:
-        for index, p in enumerate(group["params"]):
-            if p in vectors and not bool(vectors[p].isfinite().all()):
+    """Which layer or parameter has a gradient that is not finite, or, if all are, a vector made of them."""
+    gradients = {p: p.grad for p in vectors if p.grad is not None}
+    for what, suspects in (("gradient", gradients), ("natural gradient", vectors)):
+        for group in groups:
+            for index, p in enumerate(group["params"]):
+                if p not in suspects or bool(suspects[p].isfinite().all()):
+                    continue
                 layer = next((la for la in layers if any(q is p for q in la.parameters)), None)
                 place = f"layer {layer.name}" if layer else f"parameter {names.get(id(p), index)}"
-                grads = [q.grad for q in (layer.parameters if layer else [p]) if q.grad is not None]
-                what = "natural gradient" if all(bool(g.isfinite().all()) for g in grads) else "gradient"
                 return (
                     f"{place}: its {what} holds an infinity or a NaN; no parameter has moved. Look at the data, "
                     f"lower the learning rate, or raise the damping."

@@ -24,8 +24,8 @@ from .trust import Natural, limit
 from .updates import apply_update
 
 Schedule = float | Callable[[int], float]
-_SHARED_SETTINGS = ("damping", "update_every", "solver", "tolerance", "window", "window_decay")
-_OWN_SETTINGS = ("lr", "momentum", "nesterov", "betas", "weight_decay", "l1", "trust_region", "undeclared")
+_SHARED_SETTINGS = ("damping", "update_every", "solver", "tolerance", "trust_region", "window", "window_decay")
+_OWN_SETTINGS = ("lr", "momentum", "nesterov", "betas", "weight_decay", "l1", "undeclared")
 _SETTINGS = (*_SHARED_SETTINGS, *_OWN_SETTINGS)
 
 
@@ -41,7 +41,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
     Args:
         params: ``model.parameters()``, ``model.named_parameters()``, or param groups with any of the settings below.
             A layer's weight and bias may be in different groups with different rates and decays, but the settings of
-            its Fisher (damping, update_every, solver, tolerance, window) must agree.
+            its Fisher (damping, update_every, solver, tolerance, trust_region, window) must agree.
         lr: the learning rate.
         damping: α > 0, a number or a callable of the step; read when the Fisher is refreshed. 0 is possible where
             every block is regular and the solver is dense.
@@ -197,15 +197,23 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         for each param group, if each depends on that group alone. If the loss curves by more than `target` (one, or
         one for each group) times what αI + F predicts, the damping α grows, if by less it shrinks, at most by a factor
         of two and not below `least`. The next refresh takes it. Reads numbers from the device: call it once for each
-        refresh, just before it, not at every step.
+        refresh, just before it (``if optimizer.refreshes_within(1)``), not at every step. With a `process_group` each
+        process gives the loss of samples of its own, and their mean decides for all.
         """
         if any(callable(group["damping"]) for group in self.param_groups):
             raise SettingError("adapt_damping needs a damping that is a number, not a schedule.")
         aims = targets(target, len(self.param_groups))
         with self._full_precision():
-            ratios = curvature_ratios(self._naturals()[0], losses, self.param_groups)
+            found = self._naturals()[0]
+            ratios = curvature_ratios(found, losses, self.param_groups, self._process_group)
         for group, ratio, aim in zip(self.param_groups, ratios, aims, strict=True):
-            group["damping"] = adapted(group["damping"], ratio, aim, least)
+            # The ratio belongs to the damping that was solved with, however often the damping was adapted since.
+            solved = max((n.damping for n in found if n.layer.group is group), default=group["damping"])
+            group["damping"] = adapted(solved, ratio, aim, least)
+
+    def refreshes_within(self, steps: int) -> bool:
+        """Whether one of so many steps after the coming one refreshes the Fisher of a layer."""
+        return any(layer.refreshes_within(steps, self._step) for layer in self._layers)
 
     # Steps
 

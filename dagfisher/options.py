@@ -13,6 +13,8 @@ from .errors import SettingError
 from .solvers import SOLVERS
 
 UNDECLARED = ("sgd", "adam", "error")
+LARGEST_RATE = 1e30
+"""Beyond this a learning rate does not fit into a float32."""
 
 
 def plain_groups(params: Iterable[Any], names: dict[int, str], settings: Iterable[str]) -> list[dict[str, Any]]:
@@ -60,6 +62,7 @@ def validate(group: dict[str, Any]) -> None:
 
     for key in ("lr", "weight_decay", "l1", "tolerance"):
         require(nonnegative(key), f"{key} must be a finite number of at least 0, not {group[key]!r}.")
+    require(group["lr"] < LARGEST_RATE, f"lr must be below {LARGEST_RATE:g}, not {group['lr']!r}.")
     require(
         callable(group["damping"]) or nonnegative("damping"),
         f"damping must be a finite number of at least 0 or a callable of the step, not {group['damping']!r}.",

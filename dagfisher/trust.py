@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from .errors import SettingError
+
 if TYPE_CHECKING:
     from .bound import BoundLayer
 
@@ -28,8 +30,15 @@ def limit(found: list[Natural]) -> None:
     """
     groups: dict[int, list[Natural]] = {}
     for natural in found:
-        if natural.layer.group["trust_region"] is not None:
-            groups.setdefault(id(natural.layer.group), []).append(natural)
+        layer = natural.layer
+        if layer.group["trust_region"] is None:
+            continue
+        if any(group["lr"] != layer.group["lr"] for group in layer.groups):
+            raise SettingError(
+                f"layer {layer.name}: its weight and bias have different learning rates, so that a trust_region cannot "
+                f"be kept; give both the same, or no trust_region."
+            )
+        groups.setdefault(id(layer.group), []).append(natural)
     for members in groups.values():
         group = members[0].layer.group
         device = members[0].vector.device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable
 from unittest.mock import patch
@@ -125,6 +126,48 @@ def test_the_new_damping_enters_at_the_next_refresh() -> None:
         assert seen[step + 1] == pytest.approx(seen[step])
 
 
+def test_adapting_twice_before_a_refresh_changes_no_more_than_once() -> None:
+    """The ratio is about the damping that was solved with, which stays until the refresh."""
+    net = layer()
+    optimizer = DAGNaturalGradient(net.parameters(), lr=0.0, damping=5.0, update_every=3)
+    found = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss(net, *batch(0)).backward()
+        optimizer.adapt_damping(lambda: loss(net, *batch(9)))
+        found.append(optimizer.param_groups[0]["damping"])
+        optimizer.step()
+    assert found[1] == pytest.approx(found[2]) and 0.5 * found[0] <= found[1] < found[0] < 5.0
+
+
+@pytest.mark.parametrize("every", [1, 3, lambda step: 2 + step % 3], ids=["1", "3", "schedule"])
+def test_which_steps_refresh_is_known_before(every: int | Callable[[int], int]) -> None:
+    net = layer()
+    optimizer = DAGNaturalGradient(net.parameters(), lr=0.1, update_every=every)
+    (bound,) = optimizer._layers
+    refreshed, soon, later = [], [], []
+    for step in range(12):
+        optimizer.zero_grad()
+        loss(net, *batch(step)).backward()
+        soon.append(optimizer.refreshes_within(1))
+        later.append(optimizer.refreshes_within(2))
+        optimizer.step()
+        refreshed.append(bound.refreshed == step)
+    assert soon[:-1] == refreshed[1:]
+    assert later[:-2] == [a or b for a, b in itertools.pairwise(refreshed[1:])]
+
+
+def test_losses_may_be_numbers() -> None:
+    dampings = []
+    for read in (lambda value: value, float):
+        net = layer()
+        optimizer = DAGNaturalGradient(net.parameters(), damping=0.3)
+        loss(net, *batch(0)).backward()
+        optimizer.adapt_damping(lambda net=net, read=read: read(loss(net, *batch(1))))  # type: ignore[misc]
+        dampings.append(optimizer.param_groups[0]["damping"])
+    assert dampings[0] == dampings[1] != 0.3
+
+
 @pytest.mark.parametrize(
     ("damping", "ratio", "wanted"),
     [
@@ -204,7 +247,9 @@ def test_an_error_in_the_loss_leaves_the_parameters_where_they_were() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [lambda: torch.zeros(3), lambda: [torch.zeros(())] * 3, lambda: []], ids=["vector", "three", "none"]
+    "bad",
+    [lambda: torch.zeros(3), lambda: [torch.zeros(())] * 3, lambda: [], lambda: None, lambda: "low"],
+    ids=["vector", "three", "no", "None", "text"],
 )
 def test_losses_that_do_not_fit_are_refused(bad: Callable[[], Tensor]) -> None:
     net = layer()

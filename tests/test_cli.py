@@ -169,7 +169,7 @@ def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
 BAD: list[tuple[list[str], str]] = [
     ([], "command"),
     (["train"], "--out"),
-    (["train", "--out", "x", "--lr", "fast"], "lr must be a number above 0, not 'fast'"),
+    (["train", "--out", "x", "--lr", "fast"], "lr must be a number above 0 and below 1e+30, not 'fast'"),
     (["train", "--out", "x", "--epochs", "2.5"], "epochs must be a whole number"),
     (["train", "--out", "x", "--layers", "10,,5"], "each of layers must be a whole number"),
     (["train", "--out", "x", "--algorithm", "sgd"], "unknown algorithm 'sgd'"),

@@ -65,6 +65,26 @@ def train(model: nn.Module, opt: torch.optim.Optimizer, rank: int | None, weight
         opt.step()
 
 
+def adapt(model: nn.Module, rank: int | None) -> list[float]:
+    """The dampings of a training that adapts, each process judging by two samples of its own."""
+    opt = optimizer(model.parameters(), lr=LR, process_group=None if rank is None else dist.group.WORLD)
+    judges = [data(2, 4, seed=100 + each) for each in range(WORLD)]
+    found = []
+    for step in range(STEPS):
+        x = data(8, 4, seed=step)
+        opt.zero_grad()
+        for part in [x] if rank is None else share(x, rank):
+            loss(model(part)).backward()
+        if rank is not None:
+            for p in model.parameters():
+                dist.all_reduce(p.grad)
+        mine = judges if rank is None else [judges[rank]]
+        opt.adapt_damping(lambda mine=mine: sum(loss(model(judge)) for judge in mine) / len(mine))
+        found.append(opt.param_groups[0]["damping"])
+        opt.step()
+    return found
+
+
 def join(rank: int, folder: str, world: int) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world, timeout=timedelta(minutes=1)
@@ -82,6 +102,8 @@ def work(rank: int, folder: str) -> None:
             opt = optimizer(model.parameters(), lr=LR, process_group=dist.group.WORLD, **settings)
             train(model, opt, rank, weighted)
             results[name] = model.state_dict()
+        model = Net()
+        results["adapted"] = {"dampings": torch.tensor(adapt(model, rank)), **model.state_dict()}
     finally:
         dist.destroy_process_group()
     torch.save(results, f"{folder}/{rank}.pt")
@@ -130,6 +152,17 @@ def test_two_processes_step_as_one_with_all_samples(case: str, trained: list[dic
         assert torch.equal(first, second)
         torch.testing.assert_close(first, alone, rtol=0, atol=1e-11)
         assert (alone - start.state_dict()[name]).abs().max() > 1e-3
+
+
+def test_two_processes_adapt_their_damping_as_one(trained: list[dict[str, dict[str, Tensor]]]) -> None:
+    model = Net()
+    expected = {"dampings": torch.tensor(adapt(model, None)), **model.state_dict()}
+    first, second = (processes["adapted"] for processes in trained)
+    for name, value in expected.items():
+        assert torch.equal(first[name], second[name])
+        torch.testing.assert_close(first[name], value, rtol=1e-6, atol=1e-9)
+    ratios = expected["dampings"][1:] / expected["dampings"][:-1]
+    assert ((ratios > 0.501) & (ratios < 1.999)).any()  # not only the largest changes
 
 
 @pytest.fixture

@@ -108,6 +108,8 @@ ACCELERATIONS: dict[str, dict[str, Any]] = {
     "momentum": {"momentum": 0.9},
     "nesterov": {"momentum": 0.9, "nesterov": True},
     "adam": {"betas": (0.9, 0.99), "undeclared": "adam"},
+    "trust region": {"trust_region": 1e-4},
+    "window": {"window": 2},
 }
 
 

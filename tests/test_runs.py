@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from dagfisher.errors import CheckpointError, NonFiniteError, SettingError
+from dagfisher.errors import CheckpointError, NonFiniteError, SettingError, SingularBlockError
 from dagfisher.helmholtz import ALGORITHMS, Run, Settings
 from dagfisher.helmholtz.runs import read_rows
 
@@ -126,6 +126,7 @@ def test_training_seconds_leave_evaluation_out(tmp_path: Path) -> None:
         {"algorithm": "rws", "update_every": None, "adam": True},
         {"algorithm": "dnrws", "momentum": 0.9, "nesterov": True, "sleep_steps": 2},
         {"algorithm": "nbihm", "fisher": "dream", "states": "zero-one"},
+        {"entropy": 0.1, "l1": 1e-3, "warm_up": 20, "window": 3, "trust_region": 0.01},
     ],
     ids=lambda more: more.get("algorithm", "nrws"),
 )
@@ -159,6 +160,27 @@ def test_a_resumed_run_can_be_given_more_epochs_and_nothing_else(tmp_path: Path)
     run.train()
     assert len(run.rows) == 2
     assert Run.open(tmp_path / "a").settings.epochs == 2
+
+
+def test_a_resumed_run_is_not_shortened_below_what_is_done(tmp_path: Path) -> None:
+    tiny(tmp_path / "a", epochs=2).train()
+    with pytest.raises(SettingError, match="already done 2 epochs"):
+        Run.resume(tmp_path / "a", epochs=1)
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["epochs"] == 2
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_leaves_the_folder_free(tmp_path: Path) -> None:
+    """So that the command can be put right; after a checkpoint everything stays."""
+    with pytest.raises(SingularBlockError):
+        tiny(tmp_path / "a", damping=0.0, solver="conjugate").train()
+    assert not (tmp_path / "a").exists()
+    run = tiny(tmp_path / "a", damping=0.1)
+    run.train(enough=lambda: run.steps >= 3)
+    for p in run.machine.parameters():
+        p.data.fill_(float("nan"))
+    with pytest.raises(NonFiniteError):
+        run.train()
+    assert Run.open(tmp_path / "a").steps == 3
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import dagfisher
 from dagfisher import DAGNaturalGradient
-from dagfisher.errors import SettingError
+from dagfisher.errors import NonFiniteError, SettingError
 
 F64 = torch.float64
 
@@ -127,6 +127,33 @@ def test_each_group_has_a_region_of_its_own() -> None:
     free = step(None)
     torch.testing.assert_close(moved[2:], free[2:], rtol=0, atol=0)
     assert float(moved[0].norm()) < float(free[0].norm())
+
+
+@pytest.mark.parametrize(
+    ("bias", "match"), [({"lr": 10.0}, "different learning rates"), ({"trust_region": None}, "groups that differ")]
+)
+def test_a_layer_whose_weight_and_bias_differ_so_that_no_bound_could_hold_is_refused(
+    bias: dict[str, Any], match: str
+) -> None:
+    net = model()
+    weights, biases = ([p for n, p in net.named_parameters() if n.endswith(kind)] for kind in ("weight", "bias"))
+    groups = [{"params": weights}, {"params": biases, **bias}]
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(SettingError, match=match):
+        optimizer = DAGNaturalGradient(groups, lr=0.1, trust_region=1e-3)
+        net[1](torch.tanh(net[0](torch.randn(4, 6, dtype=F64)))).square().sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_bad_gradient_is_blamed_on_its_own_layer() -> None:
+    """One layer's NaN makes the factor of the whole group NaN."""
+    net = model()
+    optimizer = DAGNaturalGradient(net.named_parameters(), lr=0.1, trust_region=1e-3)
+    net[1](torch.tanh(net[0](torch.randn(4, 6, dtype=F64)))).square().sum().backward()
+    net[1].weight.grad.fill_(float("nan"))
+    with pytest.raises(NonFiniteError, match=r"layer '1': its gradient"):
+        optimizer.step()
 
 
 def test_a_gradient_of_zero_stays_zero() -> None:

@@ -114,6 +114,17 @@ class Descended(NamedTuple):
     dreams: list[Tensor]
     dream_coefficient: float
 
+    def to(self, device: torch.device) -> Descended:
+        """The same on another device."""
+        return Descended(
+            self.x.to(device),
+            [h.to(device) for h in self.hidden],
+            self.weights.to(device),
+            None if self.coefficients is None else self.coefficients.to(device),
+            [dream.to(device) for dream in self.dreams],
+            self.dream_coefficient,
+        )
+
 
 @torch.no_grad()
 def losses(machine: HelmholtzMachine, of: Descended) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import SettingError
 from ..nn import StochasticLayer
+from ..options import LARGEST_RATE
 from .machine import HelmholtzMachine
 from .objectives import Terms, Wake
 
@@ -37,8 +38,10 @@ class Regulariser:
     shape: str = "linear"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.strength < float("inf"):
-            raise SettingError(f"a regulariser needs a finite strength of at least 0, not {self.strength}.")
+        if not 0 <= self.strength < LARGEST_RATE:
+            raise SettingError(
+                f"a regulariser needs a finite strength of at least 0 and below {LARGEST_RATE:g}, not {self.strength}."
+            )
         if self.warm_up < 0 or self.shape not in WARM_UPS:
             raise SettingError(f"warm_up must be at least 0 and its shape one of {', '.join(WARM_UPS)}.")
 
@@ -61,9 +64,9 @@ class L1(Regulariser):
         """Of one weight, at strength 1."""
         return weight.abs().sum()
 
-    def slope(self, weight: Tensor) -> Tensor:
-        """The penalty's derivative, at strength 1."""
-        return weight.sign()
+    def shrunk(self, weight: Tensor, length: float) -> Tensor:
+        """The weight after a step of this length (rate · strength) down the slope, which ends at zero."""
+        return weight.sign() * (weight.abs() - length).clamp_min_(0)
 
 
 class L2(Regulariser):
@@ -73,9 +76,9 @@ class L2(Regulariser):
         """Of one weight, at strength 1."""
         return 0.5 * weight.square().sum()
 
-    def slope(self, weight: Tensor) -> Tensor:
-        """The penalty's derivative, at strength 1."""
-        return weight
+    def shrunk(self, weight: Tensor, length: float) -> Tensor:
+        """The weight after a step of this length (rate · strength) down the slope, which ends at zero."""
+        return weight * max(0.0, 1 - length)
 
 
 class Entropy(Regulariser):
@@ -107,11 +110,14 @@ def weights_of(machine: nn.Module) -> list[Tensor]:
 
 
 @torch.no_grad()
-def shrink(machine: HelmholtzMachine, penalties: list[tuple[L1 | L2, float]], rates: dict[Tensor, float]) -> None:
-    """One step down the slope of the penalties, taken before the gradient's step, with each parameter's rate."""
-    for regulariser, strength in penalties:
-        for weight in weights_of(machine):
-            change = regulariser.slope(weight) * (rates[weight] * strength)
-            if isinstance(regulariser, L1):  # a weight does not jump over zero
-                change = torch.where(change.abs() > weight.abs(), weight, change)
-            weight.sub_(change)
+def shrinkage(
+    machine: HelmholtzMachine, penalties: list[tuple[L1 | L2, float]], rates: dict[Tensor, float]
+) -> dict[Tensor, Tensor]:
+    """What one step down the slopes of the penalties, from the weights as they are, adds to each weight."""
+    changes = {}
+    for weight in weights_of(machine):
+        after: Tensor = weight
+        for regulariser, strength in penalties:
+            after = regulariser.shrunk(after, min(rates[weight] * strength, LARGEST_RATE))
+        changes[weight] = after - weight
+    return changes

@@ -7,6 +7,7 @@ nothing else, and repeats exactly those.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from ..datasets import Dataset, Split
 from ..datasets.atomic import replacing
-from ..errors import CheckpointError, NonFiniteError, SettingError, ShapeError
+from ..errors import CheckpointError, DagFisherError, NonFiniteError, SettingError, ShapeError
 from .evaluate import Estimate, estimate
 from .machine import HelmholtzMachine
 from .settings import Settings
@@ -112,6 +113,10 @@ class Run:
                 )
         run = cls(folder, Settings.resolve(**{**saved.as_dict(), **given}))
         run._load()
+        if run.steps > run.settings.epochs * run.batches:
+            raise SettingError(
+                f"{folder} has already done {run.steps / run.batches:.4g} epochs; give at least as many."
+            )
         return run
 
     @classmethod
@@ -183,6 +188,9 @@ class Run:
             self.trainer.fit(self.data, self.settings.epochs, batch_size=self.settings.batch_size, on_step=after_step)
         except Stopped:
             return self.finished
+        except DagFisherError:
+            self._withdraw()
+            raise
         self.save()
         return True
 
@@ -254,8 +262,16 @@ class Run:
         if not bool(self._total.isfinite()):
             raise NonFiniteError(
                 f"the log-likelihood is no longer finite at step {self.steps}; lower the learning rate. "
-                f"The checkpoint stays at the last good state."
+                f"The checkpoint, if there is one, stays at the last good state."
             )
+
+    def _withdraw(self) -> None:
+        """A run that failed before its first checkpoint leaves its folder free, for the command put right."""
+        if not (self.folder / CHECKPOINT).exists():
+            for name in (CONFIG, METRICS):
+                (self.folder / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
 
     def _interesting(self) -> bool:
         return self._row_due() or time.monotonic() - self._saved >= self.settings.checkpoint_every

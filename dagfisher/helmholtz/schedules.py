@@ -49,7 +49,7 @@ def _parse(part: str, whole: str) -> tuple[str, tuple[float, ...]]:
     counts = {"constant": (0,), "cosine": (0, 1, 2), "linear": (0, 1, 2), "step": (2,), "warm-up": (1,)}
     sound = len(values) in counts.get(kind, ()) and all(0 <= v < math.inf for v in values)
     if sound and kind in ("step", "warm-up"):
-        sound = values[0] > 0
+        sound = values[0] >= 1e-6
     if sound and len(values) == 2 and kind in ("cosine", "linear"):
         sound = values[1] < 1
     if not sound:
@@ -61,7 +61,10 @@ def _factor(kind: str, values: tuple[float, ...], epoch: float, epochs: float) -
     if kind == "constant":
         return 1.0
     if kind == "step":
-        return float(values[1] ** math.floor(epoch / values[0] + 1e-9))
+        try:
+            return float(values[1] ** math.floor(epoch / values[0] + 1e-9))
+        except OverflowError:
+            return math.inf
     if kind == "warm-up":
         # Not 0 at the first step, which would be a step lost.
         return min(1.0, max(epoch / values[0], 1e-3))

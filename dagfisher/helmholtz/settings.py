@@ -15,6 +15,7 @@ import torch
 
 from .. import datasets
 from ..errors import SettingError
+from ..options import LARGEST_RATE
 from ..solvers import SOLVERS
 from .algorithms import ALGORITHMS, Algorithm, algorithm_named
 from .machine import HelmholtzMachine
@@ -150,7 +151,10 @@ class Settings:
     epochs: int = _field(_number(1, whole=True), "epochs in all", 20)
     batch_size: int = _field(_number(1, whole=True), "examples in a minibatch", 32)
     samples: int = _field(_number(1, whole=True), "draws of q(h|x) per example", 10)
-    lr: float = _field(_number(0, open_low=True), "learning rate (by algorithm, times 1 − momentum; 0.001 with adam)")
+    lr: float = _field(
+        _number(0, open_low=True, below=LARGEST_RATE),
+        "learning rate (by algorithm, times 1 − momentum; 0.001 with adam)",
+    )
     damping: float | None = _field(_number(0), _natural + "added to the Fisher blocks (adapted)")
     update_every: int | None = _field(_number(1, whole=True), _natural + "steps that a Fisher is kept (by algorithm)")
     solver: str | None = _field(_one_of("auto", *SOLVERS), _natural + f"auto, {', '.join(SOLVERS)} (by algorithm)")

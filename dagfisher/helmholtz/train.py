@@ -12,6 +12,7 @@ from ..adaption import TARGET
 from ..datasets import Dataset
 from ..errors import CheckpointError, SettingError
 from ..optim import DAGNaturalGradient
+from ..options import LARGEST_RATE
 from .algorithms import Algorithm, algorithm_named
 from .machine import HelmholtzMachine, log_mean_exp
 from .objectives import (
@@ -25,7 +26,7 @@ from .objectives import (
     sleep_terms,
     wake,
 )
-from .regularisers import L1, L2, Entropy, Regulariser, shrink, weights_of
+from .regularisers import L1, L2, Entropy, Regulariser, shrinkage, weights_of
 from .schedules import Schedule
 
 TARGETS = (TARGET, 2.5)
@@ -33,6 +34,8 @@ TARGETS = (TARGET, 2.5)
 has examples, so the loss of another minibatch curves by more than predicted; yet q has to follow p fast."""
 LEAST_DAMPING = 0.05
 """The damping is not adapted below this: with less, q became unstable at twice the default learning rate."""
+LIMITS = {"lr": LARGEST_RATE, "damping": LARGEST_RATE, "update_every": 1e9, "samples": 1e6}
+"""What a schedule may change, and below which value it must stay."""
 
 
 class Trainer:
@@ -90,6 +93,8 @@ class Trainer:
         self.sleep_scale = sleep_scale
         self.generator = torch.Generator(device=machine.prior.bias.device).manual_seed(seed)
         self.regularisers = list(regularisers)
+        if not all(isinstance(regulariser, Regulariser) for regulariser in self.regularisers):
+            raise SettingError("regularisers must be objects like L2(1e-4) or Entropy(0.01).")
         self.schedules = dict(schedules or {})
         self.epoch = 0
         self.batch = 0
@@ -114,9 +119,14 @@ class Trainer:
             {"params": self.machine.recognition_parameters()},
         ]
         if given is not None:
+            for name, value in {"lr": lr, "damping": damping, "update_every": update_every, **settings}.items():
+                if value is not None:
+                    raise SettingError(f"{name} is a setting of the optimizer; give it to the one that you make.")
             return given(groups)
         chosen = self.algorithm
         rate = chosen.lr if lr is None else lr
+        if not 0 <= rate < LARGEST_RATE:
+            raise SettingError(f"lr must be a number of at least 0 and below {LARGEST_RATE:g}, not {rate!r}.")
         if chosen.solver is None:
             if damping is not None or update_every is not None:
                 raise SettingError(
@@ -137,16 +147,28 @@ class Trainer:
         for name in self.schedules:
             if name != "samples":
                 base[name] = [group.get(name) for group in self.optimizer.param_groups]
-            if name not in ("lr", "damping", "update_every", "samples") or None in base[name]:
+            if name not in LIMITS or None in base[name]:
                 raise SettingError(f"{self.algorithm.name} has no {name} that a schedule could change.")
         return base
 
+    def _scheduled(self, name: str, epoch: float, epochs: float) -> list[Any]:
+        """A value for each param group, or the number of samples."""
+        schedule = self.schedules[name]
+        factor = schedule.factor(epoch, epochs)
+        values = [value * factor for value in self._base[name]]
+        if not all(value < LIMITS[name] for value in values):
+            raise SettingError(
+                f"the schedule {schedule.text!r} makes {name} {max(values):g} after {epoch:g} of {epochs:g} epochs; "
+                f"it must stay below {LIMITS[name]:g}."
+            )
+        if name in ("update_every", "samples"):
+            least = _least_samples(self.algorithm) if name == "samples" else 1
+            values = [max(least, round(value)) for value in values]
+        return values
+
     def _follow_schedules(self, epoch: float, epochs: float) -> None:
-        for name, schedule in self.schedules.items():
-            factor = schedule.factor(epoch, epochs)
-            values = [value * factor for value in self._base[name]]
-            if name in ("update_every", "samples"):
-                values = [max(1, round(value)) for value in values]
+        for name in self.schedules:
+            values = self._scheduled(name, epoch, epochs)
             if name == "samples":
                 self.samples = values[0]
                 continue
@@ -174,33 +196,35 @@ class Trainer:
                 strength = regulariser.at(self.steps)
                 self._entropy = regulariser.add(self.machine, state, weights, strength, terms)
         terms.backward()
-        self._shrink()
+        changes = self._shrinkage()
         self._adapt(state, weights, dreams, share)
         self.optimizer.step()
+        with torch.no_grad():
+            for weight, change in changes.items():
+                weight.add_(change)
         self.steps += 1
         for _ in range(self.sleep_steps - 1):
             self._sleep_step(state, share)
         return log_mean_exp(state.log_ratio, 0).mean()
 
     def _adapt(self, state: Wake, weights: Tensor, dreams: list[Tensor], share: float) -> None:
-        """Adapt the damping at the last of every K steps, judged by the minibatch before."""
+        """Adapt the damping if a refresh follows before the next minibatch's step, judged by the minibatch before."""
         if not (self._adapts and isinstance(self.optimizer, DAGNaturalGradient)):
             return
-        every = int(self.optimizer.param_groups[0]["update_every"])
         previous = self._previous
-        if previous is not None and (self.steps + 1) % every == 0:
+        if previous is not None and self.optimizer.refreshes_within(self.sleep_steps):
             self.optimizer.adapt_damping(lambda: losses(self.machine, previous), target=TARGETS, least=LEAST_DAMPING)
-        self._previous = None
-        if (self.steps + 2) % every == 0:
-            coefficients = share * weights if self.algorithm.recognition != "sleep" else None
-            scale = self._dream_coefficient(share)
-            self._previous = Descended(state.x, state.hidden, weights, coefficients, dreams if scale else [], scale)
+        coefficients = share * weights if self.algorithm.recognition != "sleep" else None
+        scale = self._dream_coefficient(share)
+        self._previous = Descended(state.x, state.hidden, weights, coefficients, dreams if scale else [], scale)
 
-    def _shrink(self) -> None:
+    def _shrinkage(self) -> dict[Tensor, Tensor]:
+        """What L1 and L2 add to the weights at this step."""
         penalties = [(r, r.at(self.steps)) for r in self.regularisers if isinstance(r, (L1, L2))]
-        if penalties:
-            rates = {p: group["lr"] for group in self.optimizer.param_groups for p in group["params"]}
-            shrink(self.machine, penalties, rates)
+        if not penalties:
+            return {}
+        rates = {p: group["lr"] for group in self.optimizer.param_groups for p in group["params"]}
+        return shrinkage(self.machine, penalties, rates)
 
     def regulariser_values(self) -> dict[str, float]:
         """Σ|w| and ½Σw² of the weights as they are, and the mean entropy of the last minibatch, of those in use."""
@@ -263,6 +287,9 @@ class Trainer:
         `on_step` is given the minibatch's log-likelihood estimate as a tensor, `on_epoch` the number of epochs done
         and the mean of those estimates over the epoch (or over what was left of it after a resume).
         """
+        for name in self.schedules:  # what cannot be followed to the end is not begun
+            for epoch in range(self.epoch, epochs + 1):
+                self._scheduled(name, epoch, epochs)
         while self.epoch < epochs:
             total, count = None, 0
             batches = data.batch_count(batch_size)
@@ -291,6 +318,7 @@ class Trainer:
             "steps": self.steps,
             "batch": self.batch,
             "previous": None if self._previous is None else tuple(self._previous),
+            "entropy": self._entropy,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -303,15 +331,22 @@ class Trainer:
             self.machine.load_state_dict(state["machine"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.generator.set_state(state["generator"].cpu())
-            self._previous = None if state.get("previous") is None else Descended(*state["previous"])
+            device = self.machine.prior.bias.device
+            self._previous = None if state.get("previous") is None else Descended(*state["previous"]).to(device)
+            self._entropy = None if state.get("entropy") is None else state["entropy"].to(device)
             self.epoch, self.batch, self.steps = state["epoch"], state["batch"], state["steps"]
-        except (KeyError, RuntimeError) as error:
+        except (KeyError, RuntimeError, TypeError, AttributeError) as error:
             raise CheckpointError(f"the checkpoint does not fit this trainer: {error}") from None
+
+
+def _least_samples(algorithm: Algorithm) -> int:
+    """REINFORCE takes its baseline from the other samples."""
+    return 2 if algorithm.recognition == "reinforce" else 1
 
 
 def _check(algorithm: Algorithm, samples: int, fisher: str, sleep_steps: int, sleep_scale: float) -> None:
     """Raise a sentence for the first setting that cannot be."""
-    least = 2 if algorithm.recognition == "reinforce" else 1
+    least = _least_samples(algorithm)
     if samples < least:
         raise SettingError(f"{algorithm.name} needs at least {least} samples, not {samples}.")
     if fisher not in ("wake", "dream"):

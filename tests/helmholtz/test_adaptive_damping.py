@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dagfisher import DAGNaturalGradient, datasets
+from dagfisher.bound import BoundLayer
 from dagfisher.helmholtz import HelmholtzMachine, Schedule, Trainer
 from dagfisher.helmholtz import train as train_module
 from dagfisher.helmholtz.objectives import Descended, losses
@@ -74,6 +76,46 @@ def test_the_minibatch_before_judges_at_the_last_of_every_k_steps(monkeypatch: p
     assert dampings[2] == dampings[0] == [0.2, 0.2]
     assert dampings[3] == dampings[6] != dampings[2]
     assert dampings[7] != dampings[6]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"update_every": 5, "sleep_steps": 3},
+        {"update_every": 4, "sleep_steps": 4},
+        {"update_every": 8, "schedules": {"update_every": Schedule("linear:0.25")}},
+        {"update_every": 6, "schedules": {"update_every": Schedule("warm-up:2")}},
+    ],
+    ids=["sleep-well 3", "sleep-well 4", "falling K", "growing K"],
+)
+def test_every_refresh_has_a_damping_adapted_since_the_last_one(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sleep updates are steps of the optimizer too, and K may change at any of them."""
+    data = datasets.load("three-by-three")
+    trainer = Trainer(HelmholtzMachine([9, 4, 2]), "nrws", samples=3, **settings)
+    events: list[Any] = []
+    adapt, keep = DAGNaturalGradient.adapt_damping, BoundLayer.keep
+    monkeypatch.setattr(
+        DAGNaturalGradient, "adapt_damping", lambda self, *a, **k: (events.append("adapted"), adapt(self, *a, **k))[1]
+    )
+    monkeypatch.setattr(BoundLayer, "keep", lambda self, *a: (events.append(self), keep(self, *a))[1])
+    trainer.fit(data, 3, batch_size=120)
+    for layer in set(events) - {"adapted"}:
+        seen = ["refreshed" if event is layer else event for event in events if event in (layer, "adapted")]
+        assert seen.count("refreshed") > 5
+        assert not any(pair == ("refreshed", "refreshed") for pair in itertools.pairwise(seen))
+    assert events.count("adapted") <= len(events) / 2
+
+
+def test_the_judging_minibatch_moves_to_the_device_of_the_machine() -> None:
+    trainer = Trainer(tiny_machine((-1.0, 1.0)), "nrws", samples=5, update_every=4)
+    trainer.step(batches(1)[0])
+    saved = trainer.state_dict()["previous"]
+    moved = Descended(*saved).to(torch.device("meta"))
+    assert [t.device.type for t in (moved.x, *moved.hidden, moved.weights, *moved.dreams)] == ["meta"] * 7
+    assert moved.coefficients is not None and moved.coefficients.device.type == "meta"
+    assert moved.dream_coefficient == 0.5
 
 
 def test_p_and_q_have_targets_of_their_own_and_a_least_damping(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from dagfisher import datasets
-from dagfisher.errors import SettingError
+from dagfisher.errors import DagFisherError, SettingError
 from dagfisher.helmholtz import L1, L2, Entropy, HelmholtzMachine, Schedule, Trainer
 from dagfisher.helmholtz import train as train_module
+from dagfisher.helmholtz.regularisers import shrinkage
 
 from .enumeration import all_states, gradients, hidden_states, log_joint, tiny_machine
 
@@ -110,22 +111,45 @@ def test_l1_and_l2_act_outside_the_inverse_fisher(algorithm: str) -> None:
         torch.testing.assert_close(pulled, 0.05 * 0.2 * before.sign() if weight else torch.zeros_like(before))
 
 
-def test_l1_stops_at_zero() -> None:
+@pytest.mark.parametrize("regulariser", [L1(1.0), L2(30.0), L1(1e29), L2(1e29)])
+def test_a_penalty_takes_no_weight_beyond_zero(regulariser: L1 | L2) -> None:
     machine = tiny_machine(STATES)
+    bottom = machine.generative[0].weight
     with torch.no_grad():
-        machine.generative[0].weight.fill_(1e-4)
-    trainer = Trainer(machine, "rws", lr=0.1, regularisers=[L1(1.0)])
-    trainer.optimizer.zero_grad()
-    trainer._shrink()
-    assert float(machine.generative[0].weight.detach().abs().max()) == 0
-    assert trainer.regulariser_values()["l1"] > 0
+        bottom.fill_(1e-4)
+    before = {name: p.detach().clone() for name, p in machine.named_parameters()}
+    changes = shrinkage(machine, [(regulariser, regulariser.strength)], dict.fromkeys(machine.parameters(), 0.1))
+    assert torch.equal(bottom + changes[bottom], torch.zeros_like(bottom))
+    for name, p in machine.named_parameters():
+        assert torch.equal(p, before[name])
+        assert (p in changes) == name.endswith("weight")
+        assert p not in changes or bool(((p + changes[p]) * p >= 0).all())
+
+
+def test_two_penalties_together_end_at_zero_too() -> None:
+    machine = tiny_machine(STATES)
+    rates = dict.fromkeys(machine.parameters(), 0.5)
+    changes = shrinkage(machine, [(L2(1.5), 1.5), (L1(1.0), 0.1)], rates)
+    for weight, change in changes.items():
+        left = 0.25 * weight.detach()
+        wanted = left.sign() * (left.abs() - 0.05).clamp_min(0)
+        torch.testing.assert_close(weight.detach() + change, wanted)
+
+
+def test_a_step_that_fails_has_not_shrunk_anything() -> None:
+    machine = tiny_machine(STATES)
+    trainer = Trainer(machine, "nrws", lr=0.1, regularisers=[L2(1.0), L1(1.0)])
+    before = copy.deepcopy(machine.state_dict())
+    with pytest.raises(DagFisherError):
+        trainer.step(torch.full_like(X, math.nan))
+    torch.testing.assert_close(machine.state_dict(), before, rtol=0, atol=0)
 
 
 def test_warm_ups() -> None:
     linear, thesis = Entropy(2.0, warm_up=4), Entropy(2.0, warm_up=4, shape="hyperbolic")
     assert [linear.at(t) for t in range(6)] == [0, 0.5, 1, 1.5, 2, 2]
     assert [thesis.at(t) for t in range(6)] == pytest.approx([0.5, 2 / 3, 1, 2, 2, 2])
-    for bad in ({"strength": -1.0}, {"strength": math.nan}, {"strength": 1.0, "warm_up": -1}):
+    for bad in ({"strength": -1.0}, {"strength": math.nan}, {"strength": 1e300}, {"strength": 1.0, "warm_up": -1}):
         with pytest.raises(SettingError):
             L1(**bad)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="linear, hyperbolic"):
@@ -149,7 +173,8 @@ def test_schedules(text: str, wanted: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "cosin", "linear:a", "linear:-1", "linear:0:1", "step:2", "step:0:2", "warm-up", "cosine:0:0:0"]
+    "text",
+    ["", "cosin", "linear:-1", "linear:0:1", "step:2", "step:0:2", "step:1e-320:2", "warm-up", "cosine:0:0:0"],
 )
 def test_what_is_not_a_schedule_is_refused(text: str) -> None:
     with pytest.raises(SettingError, match="is not a schedule; there are"):
@@ -202,6 +227,51 @@ def test_schedules_reach_the_optimizer_and_resume_exactly() -> None:
     second.fit(data, 3, batch_size=600)
     for a, b in zip(whole.machine.parameters(), second.machine.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("lr", "step:0.01:1e300"), ("update_every", "step:1:1e40"), ("samples", "step:1:4"), ("damping", "step:1:1e20")],
+)
+def test_a_schedule_that_grows_beyond_all_bounds_is_refused_before_anything_moves(name: str, text: str) -> None:
+    machine = tiny_machine(STATES)
+    trainer = Trainer(machine, "nrws", schedules={name: Schedule(text)})
+    before = copy.deepcopy(machine.state_dict())
+    with pytest.raises(SettingError, match=rf"makes {name} .* of 20 epochs; it must stay below"):
+        trainer.fit(datasets.load("three-by-three"), 20)
+    torch.testing.assert_close(machine.state_dict(), before, rtol=0, atol=0)
+
+
+def test_fewer_samples_by_a_schedule_are_no_fewer_than_the_algorithm_needs() -> None:
+    """REINFORCE takes its baseline from the other samples."""
+    for algorithm, least in (("reinforce", 2), ("rws", 1)):
+        machine = HelmholtzMachine([9, 3])
+        trainer = Trainer(machine, algorithm, samples=4, schedules={"samples": Schedule("step:0.3:0.25")})
+        trainer.fit(datasets.load("three-by-three"), 1, batch_size=200)
+        assert trainer.samples == least
+        assert all(bool(p.isfinite().all()) for p in machine.parameters())
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"lr": 0.1}, "lr is a setting of the optimizer"),
+        ({"damping": 0.1}, "damping is a setting"),
+        ({"momentumm": 0.9}, "momentumm is a setting"),
+    ],
+)
+def test_settings_that_an_optimizer_of_ones_own_would_not_see_are_refused(
+    settings: dict[str, float], match: str
+) -> None:
+    with pytest.raises(SettingError, match=match):
+        Trainer(HelmholtzMachine([3, 2]), "rws", optimizer=torch.optim.Adam, **settings)  # type: ignore[arg-type]
+
+
+def test_other_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(SettingError, match="lr must be a number of at least 0 and below"):
+        Trainer(HelmholtzMachine([3, 2]), "rws", lr=1e300)
+    with pytest.raises(SettingError, match="regularisers must be objects"):
+        Trainer(HelmholtzMachine([3, 2]), "rws", regularisers=[L1])  # type: ignore[list-item]
 
 
 def test_a_schedule_for_what_an_algorithm_does_not_have_is_refused() -> None:
