@@ -107,12 +107,13 @@ def show(results: Results) -> str:
         runs = results.final(name)
         if runs:
             last = [r["rows"][-1]["log_p"] for r in runs]
+            half = statistics.fmean(row["log_p"] for r in runs for row in r["rows"] if row["epoch"] == 10)
             spread = f" ± {statistics.stdev(last):.2f}" if len(last) > 1 else ""
             cost = [r["rows"][0]["milliseconds"] for r in results.runs if r["name"] == name and r["split"] == "cost"]
             seconds = f"{cost[-1] * STEPS * 20 / 1000:.0f}" if cost else ""
             figure = f"{statistics.fmean(last):.2f}{spread}"
-            lines.append([name, f"{runs[0]['lr']:g}", f"{len(last)}", figure, seconds])
-    return table(["ingredient", "tuned", "seeds", "after 20 epochs", "seconds"], lines)
+            lines.append([name, f"{runs[0]['lr']:g}", f"{len(last)}", f"{half:.2f}", figure, seconds])
+    return table(["ingredient", "tuned", "seeds", "after 10 epochs", "after 20 epochs", "seconds"], lines)
 
 
 def main() -> None:

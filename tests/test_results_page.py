@@ -1,0 +1,29 @@
+"""The figures on the page of results are those that the benchmarks' own tables make of the kept results."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "results.rst").read_text(encoding="utf-8").replace("**", "")
+
+
+@pytest.mark.parametrize(("name", "columns"), [("ablation", (3, 4)), ("defaults", (1, 3)), ("mnist", (4,))])
+def test_every_figure_of_a_table_is_on_the_page(
+    name: str, columns: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = importlib.import_module(name)
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    found: list[list[str]] = []
+    monkeypatch.setattr(benchmark, "table", lambda heads, rows: found.extend(rows) or "")
+    benchmark.show(benchmark.Results(path, json.loads(path.read_text())["settings"]))
+    assert found
+    for row in found:
+        for column in columns:
+            if column < len(row):
+                assert row[column].replace("-", "−") in PAGE, row
