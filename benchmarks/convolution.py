@@ -71,9 +71,7 @@ def steps(kind: str, rounds: int) -> list[dict[str, Any]]:
     refresh = times["NRWS K=1000"][0] - median["NRWS K=1000"]
     rows = {"RWS": median["RWS"], "NRWS K=1": median["NRWS K=1"]}
     rows |= {f"NRWS K={k}": median["NRWS K=1000"] + refresh / k for k in (100, 1000)}
-    return [
-        {"bottom": kind, "algorithm": name, "ms": ms, "ratio": ms / median["RWS"]} for name, ms in rows.items()
-    ]
+    return [{"bottom": kind, "algorithm": name, "ms": ms, "ratio": ms / median["RWS"]} for name, ms in rows.items()]
 
 
 def large(count: int) -> None:

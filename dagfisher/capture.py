@@ -179,9 +179,7 @@ def _follow(edge: GradientEdge) -> Backward:
     return backward
 
 
-def _record(
-    declaration: Declaration, recorder: Recorder, parents: Any, output: Tensor, predictor: Tensor
-) -> Record:
+def _record(declaration: Declaration, recorder: Recorder, parents: Any, output: Tensor, predictor: Tensor) -> Record:
     """The record of one pass; each row carries its sample's weight, and at most `max_rows` rows stand for all."""
     module, family, leading = declaration.module, declaration.family, declaration.map.leading(parents, output)
     sample = _sample_weights(declaration, leading, predictor)

@@ -217,8 +217,10 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(result, indent=2))
         return 0
-    print(f"{result['algorithm']} on {result['data']}, {options.split}: {examples:,} examples, "
-          f"{options.samples:,} samples each, after {result['epoch']:.4g} epochs")
+    print(
+        f"{result['algorithm']} on {result['data']}, {options.split}: {examples:,} examples, "
+        f"{options.samples:,} samples each, after {result['epoch']:.4g} epochs"
+    )
     print(f"log-likelihood     {found.mean:.4f}")
     print(f"standard error     {found.standard_error:.4f} (over the examples)")
     print(f"effective samples  {result['effective_samples']:.1f} of {options.samples:,} (mean over the examples)")

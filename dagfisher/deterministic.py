@@ -161,5 +161,3 @@ def _scores(
             value = family.sample(draw.predictor, generator)
             scores.append((draw.edge, draw.arrange(family.score(value, draw.predictor))))
     return scores
-
-

@@ -23,9 +23,7 @@ def share_records(
     return [Record(rows, tuple(_gather(torch.cat(q), group) for q in groups), sample, total)], []
 
 
-def mean_over_processes(
-    values: list[list[float]], device: torch.device, group: dist.ProcessGroup
-) -> list[list[float]]:
+def mean_over_processes(values: list[list[float]], device: torch.device, group: dist.ProcessGroup) -> list[list[float]]:
     """The means over the processes of a table of numbers, the same on each of them."""
     table = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(table, group=group)

@@ -221,9 +221,7 @@ class LayerFisher:
 
     def blocks(self) -> Tensor:
         """The damped blocks (αI + F_j)/(1 + α), (units, d, d)."""
-        expanded = [
-            solver.blocks().expand(size, -1, -1) for solver, size in zip(self.solvers, self.sizes, strict=True)
-        ]
+        expanded = [solver.blocks().expand(size, -1, -1) for solver, size in zip(self.solvers, self.sizes, strict=True)]
         return _cat(expanded) / (1 + self.damping)
 
     def nbytes(self) -> int:

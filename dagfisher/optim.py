@@ -187,9 +187,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         """
         sample([(layer.declaration, layer.recorder) for layer in self._layers], generator)
 
-    def adapt_damping(
-        self, losses: Losses, *, target: float | Sequence[float] = TARGET, least: float = LEAST
-    ) -> None:
+    def adapt_damping(self, losses: Losses, *, target: float | Sequence[float] = TARGET, least: float = LEAST) -> None:
         """Adapt the damping to the curvature along the natural gradient; call it between ``backward()`` and ``step()``.
 
         `losses` is called without gradients, at the parameters and a short way to either side, and gives the mean loss

@@ -74,6 +74,7 @@ def natural(x: Tensor, y: Tensor, best: float, most: int) -> list[float]:
 
 def minimum(x: Tensor, y: Tensor) -> float:
     """The least loss, found without dagfisher: Newton's method with the Hessian from automatic differentiation."""
+
     def loss(w: Tensor) -> Tensor:
         return binary_cross_entropy_with_logits(x @ w[:-1] + w[-1], y[:, 0])
 

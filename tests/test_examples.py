@@ -44,9 +44,7 @@ def test_nrws_from_scratch_has_fewer_than_100_lines_and_uses_public_names_only()
     assert "._" not in text
 
 
-def test_three_by_three_draws_its_picture(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_three_by_three_draws_its_picture(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(monkeypatch, "three_by_three.py", "--quick", "--out", "bars.png")
     assert "epoch  2  KL(data ‖ machine)" in capsys.readouterr().out
     assert Path("bars.png").exists()

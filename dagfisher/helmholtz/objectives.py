@@ -210,9 +210,7 @@ def sleep_terms(
             machine.observe_down(i, above, predictor)
         observe(machine.prior, None, predictors[-1])
     with no_capture():
-        for i, (layer, below, above) in enumerate(
-            zip(machine.recognition_layers(), path[:-1], path[1:], strict=True)
-        ):
+        for i, (layer, below, above) in enumerate(zip(machine.recognition_layers(), path[:-1], path[1:], strict=True)):
             predictor = machine.up(i, below)
             terms.add(predictor, layer.family.score(above, predictor.detach()).mul_(-coefficient / dreams))
     return path

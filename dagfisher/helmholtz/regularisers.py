@@ -96,9 +96,7 @@ class Entropy(Regulariser):
         return total
 
 
-def _add(
-    layer: StochasticLayer, predictor: Tensor, weights: Tensor | float, strength: float, terms: Terms
-) -> Tensor:
+def _add(layer: StochasticLayer, predictor: Tensor, weights: Tensor | float, strength: float, terms: Terms) -> Tensor:
     fixed = predictor.detach()
     terms.add(predictor, layer.family.entropy_score(fixed) * weights * -strength)
     return (layer.family.entropy(fixed) * weights).sum()

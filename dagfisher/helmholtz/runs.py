@@ -206,9 +206,7 @@ class Run:
         """Log-likelihoods of the first `examples` of a split, by default as for a row of the metrics."""
         x = self.data.evaluation(split)[: examples or self.settings.eval_examples]
         generator = self.settings.stream(f"{split} {self.steps}" if seed is None else f"evaluation {seed}")
-        return estimate(
-            self.machine, x, samples or self.settings.eval_samples, generator=generator, progress=progress
-        )
+        return estimate(self.machine, x, samples or self.settings.eval_samples, generator=generator, progress=progress)
 
     def exact_kl(self) -> float | None:
         """KL(data ‖ machine), where both are known exactly."""

@@ -259,9 +259,7 @@ class Trainer:
 
     def _sleep(self, state: Wake, share: float, terms: Terms, *, observe_dreams: bool) -> list[Tensor]:
         coefficient, count = self._dream_coefficient(share), state.log_p.numel()
-        return sleep_terms(
-            self.machine, count, coefficient, terms, self.generator, observe_dreams=observe_dreams
-        )
+        return sleep_terms(self.machine, count, coefficient, terms, self.generator, observe_dreams=observe_dreams)
 
     def _sleep_step(self, state: Wake, share: float) -> None:
         """A sleep update of its own; the Fisher of q still comes from this minibatch's wake samples."""
