@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .._settings import LARGEST_RATE
 from ..errors import SettingError
 from ..nn import StochasticLayer
-from ..options import LARGEST_RATE
 from .machine import HelmholtzMachine
 from .objectives import Terms, Wake
 

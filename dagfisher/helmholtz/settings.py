@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from .. import datasets
+from .._settings import LARGEST_RATE
 from ..errors import SettingError
-from ..options import LARGEST_RATE
 from ..solvers import SOLVERS
 from .algorithms import ALGORITHMS, Algorithm, algorithm_named
 from .machine import HelmholtzMachine

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..adaption import TARGET
+from .._settings import LARGEST_RATE
 from ..datasets import Dataset
 from ..errors import CheckpointError, SettingError
 from ..optim import DAGNaturalGradient
-from ..options import LARGEST_RATE
+from ..optim.damping import TARGET
 from .algorithms import Algorithm, algorithm_named
 from .machine import HelmholtzMachine, log_mean_exp
 from .objectives import (
