@@ -1,6 +1,7 @@
 """A step that reuses waits for nothing, loops over no units, and a long run keeps nothing."""
 
 import copy
+import gc
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -165,11 +166,14 @@ def calls(action: Callable[[], Any]) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
+    gc.collect()
+    gc.disable()  # what other tests left behind is not part of the action
     sys.setprofile(profile)
     try:
         action()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 
