@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ._text import table
 from .declare import Declaration, declaration_of, declare, declare_gaussian
 from .errors import DeclarationError
-from .progress import table
 
 if TYPE_CHECKING:
     from .optim import DAGNaturalGradient

@@ -9,12 +9,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ._settings import LARGEST_RATE
 from .errors import SettingError
 from .solvers import SOLVERS
 
 UNDECLARED = ("sgd", "adam", "error")
-LARGEST_RATE = 1e30
-"""Beyond this a learning rate does not fit into a float32."""
 
 
 def plain_groups(params: Iterable[Any], names: dict[int, str], settings: Iterable[str]) -> list[dict[str, Any]]:

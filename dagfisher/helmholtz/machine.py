@@ -13,6 +13,7 @@ from ..capture import observe
 from ..errors import ShapeError
 from ..families import Bernoulli, Gaussian
 from ..nn import BernoulliLinear, GaussianLinear, Prior, StochasticLayer
+from .evaluate import estimate
 from .shapes import Shape, in_space, layer_shapes, predict
 
 LayerPair = tuple[StochasticLayer, StochasticLayer]
@@ -177,8 +178,6 @@ class HelmholtzMachine(nn.Module):
 
     def log_likelihood(self, x: Tensor, samples: int = 1000, *, generator: Generator | None = None) -> Tensor:
         """The importance-sampled log p(x) of each example; memory does not grow with `samples`."""
-        from .evaluate import estimate
-
         return estimate(self, x, samples, generator=generator).log_p
 
     @torch.no_grad()
@@ -237,8 +236,3 @@ def _dense(
         for i in range(len(widths) - 1)
     ]
     return pairs, Prior(widths[-1], kinds[-1], **settings[kinds[-1]])
-
-
-def log_mean_exp(log_values: Tensor, dim: int) -> Tensor:
-    """log of the mean of exp along an axis."""
-    return torch.logsumexp(log_values, dim) - math.log(log_values.shape[dim])

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .._settings import LARGEST_RATE
 from ..errors import SettingError
 from ..nn import StochasticLayer
-from ..options import LARGEST_RATE
 from .machine import HelmholtzMachine
-from .objectives import Terms, Wake
+from .objectives import Terms
+from .sampling import Wake
 
 WARM_UPS = ("linear", "hyperbolic")
 

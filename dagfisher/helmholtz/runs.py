@@ -8,59 +8,29 @@ nothing else, and repeats exactly those.
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
-import io
 import json
 import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._files import replacing
 from ..datasets import Dataset, Split
-from ..datasets.atomic import replacing
 from ..errors import CheckpointError, DagFisherError, NonFiniteError, SettingError, ShapeError
+from ..plots import Panel
 from .evaluate import Estimate, estimate
 from .machine import HelmholtzMachine
+from .metrics import METRICS, Row, write_rows
+from .pictures import display, draw_run, run_panels
 from .settings import Settings
 
-CONFIG, METRICS, CHECKPOINT = "config.json", "metrics.csv", "checkpoint.pt"
-CURVES, SAMPLES = "curves.png", "samples.png"
+CONFIG, CHECKPOINT = "config.json", "checkpoint.pt"
 _MAY_CHANGE = ("epochs", "checkpoint_every")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One evaluation, a line of metrics.csv; log-likelihoods are importance-sampled means in nats."""
-
-    data: str
-    """The dataset and its binarisation."""
-    epoch: float
-    """Epochs done, a fraction within an epoch."""
-    steps: int
-    seconds: float
-    """Spent on training alone."""
-    train_log_likelihood: float
-    """From the S samples of each step since the row before, while the machine was learning."""
-    valid_log_likelihood: float
-    valid_standard_error: float
-    test_log_likelihood: float
-    test_standard_error: float
-    effective_samples: float
-    """The mean over the test examples, out of eval_samples."""
-    kl: float | None = None
-    """Exact KL(data ‖ machine), where the distribution of the data is known and the machine is tiny."""
-    l1: float | None = None
-    """Σ|w| of the weights, if they are penalised so."""
-    l2: float | None = None
-    """½Σw² of the weights, if they are penalised so."""
-    entropy: float | None = None
-    """The mean entropy of the units given their parents in the last minibatch, if it is rewarded."""
 
 
 class Stopped(Exception):
@@ -126,7 +96,7 @@ class Run:
         for part in filter(_is_part, run.folder.iterdir()):
             part.unlink(missing_ok=True)
         run._write_config()
-        run._write_metrics()
+        write_rows(run.folder, run.rows)
         return run
 
     @property
@@ -220,9 +190,12 @@ class Run:
 
     def draw(self) -> None:
         """Write curves.png and samples.png."""
-        from .. import plots
+        title = f"{display(self.settings.algorithm)} on {self.data.label}"
+        draw_run(self.folder, self.rows, self.panels(), self.data.shape, title=title)
 
-        plots.draw_run(self)
+    def panels(self) -> list[Panel]:
+        """Test images, reconstructions and dreams; the same for the same state of the run."""
+        return run_panels(self.machine, self.data, self.settings.stream(f"pictures {self.steps}"))
 
     def save(self) -> None:
         """Replace the checkpoint, then the metrics."""
@@ -236,7 +209,7 @@ class Run:
         }
         with replacing(self.folder / CHECKPOINT) as file:
             torch.save(state, file)
-        self._write_metrics()
+        write_rows(self.folder, self.rows)
         self._saved = time.monotonic()
 
     def _load(self) -> None:
@@ -318,14 +291,6 @@ class Run:
         with replacing(self.folder / CONFIG) as file:
             file.write(text.encode() + b"\n")
 
-    def _write_metrics(self) -> None:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(field.name for field in dataclasses.fields(Row))
-        writer.writerows(dataclasses.astuple(row) for row in self.rows)
-        with replacing(self.folder / METRICS) as file:
-            file.write(text.getvalue().encode())
-
 
 def _is_part(path: Path) -> bool:
     """Whether a file was being written when its process was killed."""
@@ -348,17 +313,3 @@ def read_settings(folder: Path) -> Settings:
         return Settings.resolve(**values)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise SettingError(f"{path} cannot be used: {error}") from None
-
-
-def read_rows(folder: Path) -> list[Row]:
-    """The rows of the run in a folder, without its checkpoint or its data."""
-    path = folder / METRICS
-    if not path.exists():
-        return []
-    kinds: dict[str, Callable[[str], Any]] = {"data": str, "steps": int}
-    kinds.update(dict.fromkeys(("kl", "l1", "l2", "entropy"), lambda text: float(text) if text else None))
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            return [Row(**{k: kinds.get(k, float)(v) for k, v in line.items()}) for line in csv.DictReader(file)]
-    except (OSError, ValueError, TypeError) as error:
-        raise SettingError(f"{path} cannot be read as metrics of a run ({error}).") from None

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from dagfisher import DAGNaturalGradient, datasets
 from dagfisher.errors import CheckpointError, SettingError, ShapeError
-from dagfisher.helmholtz import HelmholtzMachine, Trainer
+from dagfisher.helmholtz import HelmholtzMachine, Trainer, Wake
 from dagfisher.helmholtz import train as train_module
-from dagfisher.helmholtz.objectives import Wake
 
 from .enumeration import tiny_machine
 
