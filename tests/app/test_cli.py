@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dagfisher import plots
-from dagfisher.app import console, demo, main, table
+from dagfisher.app import console, demo, main
 from dagfisher.datasets import NAMES
 from dagfisher.helmholtz import ALGORITHMS, L1, L2, Entropy, Run, Settings
 from dagfisher.helmholtz.metrics import read_rows
@@ -275,8 +275,3 @@ def test_the_demo_says_who_is_ahead() -> None:
     assert demo.difference(rws, nrws) == (
         "By the curves, after 3.0 epochs NRWS is 0.50 nats ahead; after 30 seconds RWS is 1.00 nats ahead."
     )
-
-
-def test_tables_are_aligned() -> None:
-    shown = table(["a", "value"], [["long name", "1"], ["b", "22"]])
-    assert shown.splitlines() == ["a          value", "─────────  ─────", "long name      1", "b             22"]
