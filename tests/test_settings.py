@@ -41,7 +41,7 @@ def test_what_is_given_as_text_or_as_a_value_becomes_the_settings_value() -> Non
         ("racks", "", "each of racks must be a whole number of at least 1, not ''."),
         ("racks", [], "racks must be numbers with commas between them, not []."),
         ("degree", 1, "there is no setting 'degree'; did you mean 'degrees'?"),
-        ("colour", 1, "there is no setting 'colour'."),
+        ("salt", 1, "there is no setting 'salt'."),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(name: str, value: Any, sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""A run: training in a folder that can be left at any moment and taken up again.
+"""A run: training in a folder that can be left at any moment and continued.
 
 The checkpoint is the truth. It holds the trainer, the seconds trained and every row of the metrics, and replaces its
 predecessor whole; the other files are written from it. So a killed run has lost the steps since its last checkpoint and
@@ -40,7 +40,8 @@ class Stopped(Exception):
 class Run:
     """A folder with ``config.json``, ``metrics.csv``, ``checkpoint.pt``, ``curves.png`` and ``samples.png``.
 
-    Made by `create`, `open` (to look at) or `resume` (to go on).
+    A run is made by `create` and trained by `train`, and can be stopped or killed at any moment. After that, `resume`
+    gives it back to be trained further, and `open` to be looked at. `estimate` and `draw` work at any time.
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
@@ -57,7 +58,12 @@ class Run:
 
     @classmethod
     def create(cls, folder: str | Path, settings: Settings) -> Run:
-        """A new run in a folder that does not exist or is empty."""
+        """A new run.
+
+        Args:
+            folder: must not exist or must be empty.
+            settings: made by :meth:`Settings.resolve`.
+        """
         folder = Path(folder)
         if holds_run(folder):
             raise SettingError(f"{folder} already holds a run; resume it, or give another folder.")
@@ -69,9 +75,11 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path, **given: Any) -> Run:
-        """The run in a folder, where its checkpoint stands; nothing is written.
+        """The run in a folder as its checkpoint has it; nothing is written.
 
-        Of the settings, ``epochs`` and ``checkpoint_every`` may be given anew, the others only as they are.
+        Args:
+            folder: of the run.
+            given: settings; ``epochs`` and ``checkpoint_every`` may be new, the others only as they are.
         """
         folder = Path(folder)
         saved = read_settings(folder)
@@ -91,7 +99,12 @@ class Run:
 
     @classmethod
     def resume(cls, folder: str | Path, **given: Any) -> Run:
-        """The run that `open` gives, to be trained further; its files are brought in line with its checkpoint."""
+        """The run that `open` gives, to be trained further; its files are brought in line with its checkpoint.
+
+        Args:
+            folder: of the run.
+            given: settings, as for `open`.
+        """
         run = cls.open(folder, **given)
         for part in filter(_is_part, run.folder.iterdir()):
             part.unlink(missing_ok=True)
@@ -122,11 +135,15 @@ class Run:
         on_step: Callable[[Run], None] | None = None,
         on_row: Callable[[Row], None] | None = None,
     ) -> bool:
-        """Train to the last epoch; whether that was reached.
+        """Train to the last epoch; True if that was reached.
 
-        `enough` and `stop` are asked after each step: the first one ends the training with a row for where it stands,
-        the second one without. Either way the run is saved. Sets PyTorch's number of threads, which the exact result
-        depends on.
+        Sets PyTorch's number of threads, which the exact result depends on. However it ends, the run is saved.
+
+        Args:
+            enough: is asked after each step; True ends the training with a last row.
+            stop: is asked after each step; True ends the training at once, without a row.
+            on_step: is given the run after each step.
+            on_row: is given each row of the metrics.
         """
         torch.set_num_threads(self.settings.threads)
         self._saved = time.monotonic()
@@ -134,7 +151,7 @@ class Run:
 
         def after_step(value: Tensor) -> None:
             nonlocal began
-            if self._interesting():
+            if self._pauses():
                 self._settle()
             self.seconds += time.perf_counter() - began
             self._total += value
@@ -173,13 +190,21 @@ class Run:
         seed: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Estimate:
-        """Log-likelihoods of the first `examples` of a split, by default as for a row of the metrics."""
+        """Log-likelihoods of the first examples of a split, by default as for a row of the metrics.
+
+        Args:
+            split: ``"train"``, ``"valid"`` or ``"test"``.
+            examples: how many; ``eval_examples`` if not given.
+            samples: for each; ``eval_samples`` if not given.
+            seed: of the draws; the run's own, which changes with its steps, if not given.
+            progress: is told after each part how many examples it had.
+        """
         x = self.data.evaluation(split)[: examples or self.settings.eval_examples]
         generator = self.settings.stream(f"{split} {self.steps}" if seed is None else f"evaluation {seed}")
         return estimate(self.machine, x, samples or self.settings.eval_samples, generator=generator, progress=progress)
 
     def exact_kl(self) -> float | None:
-        """KL(data ‖ machine), where both are known exactly."""
+        """KL(data ‖ machine) in nats, or None unless both are known exactly."""
         distribution = self.data.distribution
         if distribution is None:
             return None
@@ -237,18 +262,19 @@ class Run:
             )
 
     def _withdraw(self) -> None:
-        """A run that failed before its first checkpoint leaves its folder free, for the command put right."""
+        """Remove the files of a run that failed before its first checkpoint, so that the folder can be used again."""
         if not (self.folder / CHECKPOINT).exists():
             for name in (CONFIG, METRICS):
                 (self.folder / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
 
-    def _interesting(self) -> bool:
+    def _pauses(self) -> bool:
+        """Whether something other than the next step follows now."""
         return self._row_due() or time.monotonic() - self._saved >= self.settings.checkpoint_every
 
     def _row_due(self) -> bool:
-        """Whether the machine as it stands is to be evaluated and has not been."""
+        """Whether the machine is to be evaluated after this step and has not been."""
         steps = self.steps
         if steps == 0 or (self.rows and self.rows[-1].steps == steps):
             return False

@@ -191,7 +191,7 @@ class Settings:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
     def differences(self, given: Mapping[str, Any]) -> list[str]:
-        """The names among `given` whose values are not those of these settings."""
+        """The names among `given` whose values differ from these settings."""
         return [name for name, value in self.convert(given).items() if value != getattr(self, name)]
 
     def load_data(self) -> datasets.Dataset:
@@ -199,12 +199,12 @@ class Settings:
         return datasets.load(self.data, self.binarisation).to(self.device)
 
     def stream(self, purpose: str, device: str | None = None) -> torch.Generator:
-        """Random numbers that depend on the seed and on what they are for, and disturb no others."""
+        """A generator whose numbers depend on the seed and on what they are for, and disturb no others."""
         digest = hashlib.sha256(f"{purpose} {self.seed}".encode()).digest()
         return torch.Generator(device or self.device).manual_seed(int.from_bytes(digest[:4], "big"))
 
     def build(self, data: datasets.Dataset) -> Trainer:
-        """A trainer with a fresh machine whose weights depend on the seed alone."""
+        """A trainer with a new machine whose parameters depend on the seed alone."""
         pixels = "gaussian" if self.binarisation == "G" else "bernoulli"
         families = [pixels, *["bernoulli"] * len(self.layers)]
         machine = HelmholtzMachine([data.pixels, *self.layers], states=STATES[self.states], families=families)

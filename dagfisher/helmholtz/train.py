@@ -143,7 +143,7 @@ class Trainer:
         )
 
     def _scheduled_values(self) -> dict[str, list[Any]]:
-        """What the schedules multiply: a value for each param group, and the number of samples."""
+        """The values that the schedules multiply: one for each param group, and the number of samples."""
         base: dict[str, list[Any]] = {"samples": [self.samples]}
         for name in self.schedules:
             if name != "samples":
@@ -153,7 +153,7 @@ class Trainer:
         return base
 
     def _scheduled(self, name: str, epoch: float, epochs: float) -> list[Any]:
-        """A value for each param group, or the number of samples."""
+        """The value of a scheduled setting at that moment, for each param group, or the number of samples."""
         schedule = self.schedules[name]
         factor = schedule.factor(epoch, epochs)
         values = [value * factor for value in self._base[name]]
@@ -228,7 +228,7 @@ class Trainer:
         self._previous = FixedSamples(state.x, state.hidden, weights, coefficients, dreams if scale else [], scale)
 
     def _shrinkage(self) -> dict[Tensor, Tensor]:
-        """What L1 and L2 add to the weights at this step."""
+        """The changes of the weights that L1 and L2 make at this step."""
         penalties = [(r, r.at(self.steps)) for r in self.regularisers if isinstance(r, (L1, L2))]
         if not penalties:
             return {}

@@ -64,8 +64,11 @@ VIMCO = Algorithm(
 
 @pytest.fixture
 def registered() -> Iterator[Algorithm]:
+    before = dict(ALGORITHMS)
+    ALGORITHMS.pop("vimco", None)
     yield register_algorithm(VIMCO)
-    del ALGORITHMS["vimco"]
+    ALGORITHMS.clear()
+    ALGORITHMS.update(before)
 
 
 @pytest.mark.parametrize("samples", [2, 3])
