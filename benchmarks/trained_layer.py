@@ -23,7 +23,8 @@ from dagfisher import datasets
 from dagfisher.fisher import Rows
 from dagfisher.fisher.segments import RowSegment
 from dagfisher.helmholtz import HelmholtzMachine, Trainer
-from dagfisher.helmholtz.objectives import Terms, generative_terms, recognition_terms, sleep_terms, wake
+from dagfisher.helmholtz.objectives import Terms, generative_terms, recognition_terms, sleep_terms
+from dagfisher.helmholtz.sampling import wake
 
 SIZES = (300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10)
 LAYERS = ("generative.0", "recognition.0", "recognition.1")

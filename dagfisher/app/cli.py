@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib
 import json
 import os
@@ -15,27 +14,40 @@ from typing import Any, NoReturn
 
 import torch
 
-from . import __version__, datasets, plots
+from .. import __version__, datasets
+from .._settings import settings_of
+from .._text import table
+from ..datasets import DataError
+from ..errors import DagFisherError, MissingExtraError, SettingError
+from ..helmholtz.algorithms import ALGORITHMS
+from ..helmholtz.metrics import read_rows
+from ..helmholtz.pictures import display, run_curve
+from ..helmholtz.runs import Run, holds_run, read_settings
+from ..helmholtz.settings import Settings
+from ..plots import Panel, draw_curves, draw_panels
 from .console import program, watch
-from .datasets import DataError
-from .errors import DagFisherError, MissingExtraError, SettingError
-from .helmholtz.algorithms import ALGORITHMS
-from .helmholtz.runs import Run, holds_run, read_rows, read_settings
-from .helmholtz.settings import Settings
-from .progress import Bar, table, warn
+from .demo import demo
+from .progress import Bar, warn
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
+    """An argument parser that says what is wrong in one sentence."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help.\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; gives its exit code: 0, 2 for input that cannot be used, 130 after Ctrl-C."""
+    """Run the program.
+
+    Args:
+        arguments: what follows the program's name; those of the process if not given.
+
+    Returns:
+        The exit code: 0, 2 for input that cannot be used, 130 after Ctrl-C.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -98,23 +110,23 @@ def _parser() -> Parser:
 
     command("data", _data, "List the datasets and where each is found.")
     command("algorithms", _algorithms, "List the algorithms and their defaults.")
-    demo = command("demo", _demo, "Train a machine with RWS and with NRWS on miniMNIST, in less than 3 minutes.")
-    demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="a new folder (runs/demo)")
+    show = command("demo", _demo, "Train a machine with RWS and with NRWS on miniMNIST, in less than 3 minutes.")
+    show.add_argument("--out", type=Path, default=Path("runs/demo"), help="a new folder (runs/demo)")
     return parser
 
 
 def _add_settings(group: Any) -> None:
-    for field in dataclasses.fields(Settings):
-        flag = "--" + field.name.replace("_", "-")
-        shown = "" if field.default is None else f" ({field.default})"
-        if isinstance(field.default, bool):
-            shown = f" ({'on' if field.default else 'off'})"
+    for setting in settings_of(Settings):
+        flag = "--" + setting.name.replace("_", "-")
+        shown = "" if setting.default is None else f" ({setting.default})"
+        if isinstance(setting.default, bool):
+            shown = f" ({'on' if setting.default else 'off'})"
             kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
-        elif field.name == "adam":
+        elif setting.name == "adam":
             kind = {"nargs": "?", "const": True, "metavar": "0.9,0.999"}
         else:
-            kind = {"metavar": field.name.rpartition("_")[2].upper()}
-        group.add_argument(flag, default=argparse.SUPPRESS, help=field.metadata["help"] + shown, **kind)
+            kind = {"metavar": setting.name.rpartition("_")[2].upper()}
+        group.add_argument(flag, default=argparse.SUPPRESS, help=setting.help + shown, **kind)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -158,7 +170,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _train(options: argparse.Namespace) -> int:
-    names = [field.name for field in dataclasses.fields(Settings)]
+    names = [setting.name for setting in settings_of(Settings)]
     given = {name: getattr(options, name) for name in names if hasattr(options, name)}
     if options.config is not None:
         given = {**_read_config(options.config), **given}
@@ -208,8 +220,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         "standard_error": found.standard_error,
         "effective_samples": float(found.effective_samples.mean()),
     }
-    if run.settings.description.weights == "root":
-        result["log_p_star_plus_2_log_z"] = float(found.log_p_star.double().mean())
+    figures = run.settings.chosen_algorithm.figures
+    result.update({figure.key: float(figure.value(found).double().mean()) for figure in figures})
     if run.settings.binarisation == "G":
         result["bits_per_dimension"] = run.data.bits_per_dimension(found.mean)
     if (kl := run.exact_kl()) is not None:
@@ -224,8 +236,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     print(f"log-likelihood     {found.mean:.4f}")
     print(f"standard error     {found.standard_error:.4f} (over the examples)")
     print(f"effective samples  {result['effective_samples']:.1f} of {options.samples:,} (mean over the examples)")
-    if "log_p_star_plus_2_log_z" in result:
-        print(f"log p* + 2 log Z   {result['log_p_star_plus_2_log_z']:.4f} (Z, at most 1, is not estimated)")
+    for figure in figures:
+        print(f"{figure.label:<18} {result[figure.key]:.4f}" + (f" ({figure.note})" if figure.note else ""))
     if result.get("bits_per_dimension") is not None:
         print(f"bits per dimension {result['bits_per_dimension']:.4f} (of 256 levels, dequantised uniformly)")
     if kl is not None:
@@ -237,7 +249,7 @@ def _sample(options: argparse.Namespace) -> int:
     run = _open(options)
     generator = run.settings.stream(f"dreams {options.seed}")
     dreams = run.machine.sample(options.number, means=True, generator=generator)
-    return _picture(options, run, "dreams.png", [plots.Panel("dreams", dreams)])
+    return _picture(options, run, "dreams.png", [Panel("dreams", dreams)])
 
 
 def _reconstruct(options: argparse.Namespace) -> int:
@@ -248,14 +260,14 @@ def _reconstruct(options: argparse.Namespace) -> int:
     generator = run.settings.stream(f"reconstructions {options.seed}")
     made = run.machine.reconstruct(x, depth=options.depth, generator=generator)
     title = f"reconstructions from hidden layer {options.depth}"
-    panels = [plots.Panel(f"{options.split} images", x), plots.Panel(title, made)]
+    panels = [Panel(f"{options.split} images", x), Panel(title, made)]
     return _picture(options, run, "reconstructions.png", panels)
 
 
-def _picture(options: argparse.Namespace, run: Run, name: str, panels: list[plots.Panel]) -> int:
+def _picture(options: argparse.Namespace, run: Run, name: str, panels: list[Panel]) -> int:
     out = options.out or options.run / name
-    title = f"{plots.display(run.settings.algorithm)} on {run.data.label}, epoch {run.steps / run.batches:.4g}"
-    plots.draw_panels([panels], run.data.shape, out, title=title)
+    title = f"{display(run.settings.algorithm)} on {run.data.label}, epoch {run.steps / run.batches:.4g}"
+    draw_panels([panels], run.data.shape, out, title=title)
     print(out)
     return 0
 
@@ -280,9 +292,9 @@ def _compare(options: argparse.Namespace) -> int:
     unique = len({settings.algorithm for _, settings, _ in found}) == len(found)
     curves = []
     for folder, settings, rows in found:
-        name = plots.display(settings.algorithm)
-        curves.append(plots.run_curve(name if unique else f"{name} ({folder.name})", rows))
-    plots.draw_curves(curves, options.out, title=labels[0], quantity="test log-likelihood (nats)")
+        name = display(settings.algorithm)
+        curves.append(run_curve(name if unique else f"{name} ({folder.name})", rows))
+    draw_curves(curves, options.out, title=labels[0], quantity="test log-likelihood (nats)")
     print(options.out)
     return 0
 
@@ -308,6 +320,4 @@ def _algorithms(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from .demo import demo
-
     return demo(options.out)

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .errors import MissingExtraError
-from .helmholtz.runs import Row, Run
+from ..errors import MissingExtraError
+from ..helmholtz.metrics import Row
+from ..helmholtz.runs import Run
 from .progress import Bar, warn
 
 REDRAW_SECONDS = 60.0
@@ -30,10 +31,15 @@ def watch(
     tensorboard: bool = False,
     pictures: bool = True,
 ) -> bool:
-    """Train a run to its end; False if Ctrl-C ended it.
+    """Train a run to its end while someone watches; False if Ctrl-C ended it.
 
-    It ends earlier, with a row, after so many `seconds` of training or `steps` in all, or when so many seconds have
-    passed here, evaluations included (`wall`).
+    Args:
+        run: is trained in place and saved.
+        seconds: of training, after which it ends with a row.
+        steps: in all, after which it ends with a row.
+        wall: seconds in here, evaluations included, after which it ends with a row.
+        tensorboard: send the rows to TensorBoard too.
+        pictures: draw curves.png and samples.png, at the end and now and then.
     """
     send = board(run) if tensorboard else None
     began = drawn = time.monotonic()
@@ -73,7 +79,7 @@ def watch(
 
 
 def program() -> str:
-    """How this program was called, for a line that the user may copy."""
+    """The words that call this program, for a line that the user may copy."""
     if shutil.which("dagfisher") is not None:
         return "dagfisher"
     called = Path(sys.argv[0])
@@ -81,7 +87,7 @@ def program() -> str:
 
 
 def describe(run: Run, row: Row) -> str:
-    """The line of an epoch."""
+    """One line of text about a row."""
     parts = [
         f"{run.settings.algorithm} {row.data}",
         f"epoch {row.epoch:.0f}" if row.steps % run.batches == 0 else f"epoch {row.epoch:.2f}",
@@ -96,7 +102,7 @@ def describe(run: Run, row: Row) -> str:
 
 
 def draw(run: Run) -> None:
-    """The pictures of a run, or a sentence on why there are none."""
+    """Draw the pictures of a run, or print why there are none."""
     try:
         if run.rows:
             run.draw()

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from . import plots
+from .._text import table
+from ..helmholtz.evaluate import Estimate
+from ..helmholtz.pictures import display, run_curve
+from ..helmholtz.runs import Run
+from ..helmholtz.settings import Settings
+from ..plots import Curve, draw_curves, draw_panels, require_matplotlib
 from .console import program, watch
-from .helmholtz.evaluate import Estimate
-from .helmholtz.runs import Run
-from .helmholtz.settings import Settings
-from .progress import Bar, table
+from .progress import Bar
 
 EPOCHS = 6
 """At most; a slow machine does fewer."""
@@ -27,15 +29,22 @@ FINAL_EXAMPLES, FINAL_SAMPLES = 2000, 500
 
 
 def demo(out: Path) -> int:
-    """Train, print a table, write curves.png and samples.png into a new folder, and say what to try next."""
-    plots.require_matplotlib()
+    """Train, print a table, write curves.png and samples.png into a new folder, and say what to try next.
+
+    Args:
+        out: the folder; with a number behind its name if it exists.
+
+    Returns:
+        The exit code: 0, or 130 after Ctrl-C.
+    """
+    require_matplotlib()
     out = unused(out)
     print("One machine with layers 196-100-50-20-10-10, trained on miniMNIST by two algorithms from the same start.")
     print("RWS follows plain gradients; NRWS multiplies them by the inverse of the Fisher matrix.")
     lines, curves, panels = [], [], []
     steps, examples = None, None
     for algorithm, wall in WALL_SECONDS.items():
-        name = plots.display(algorithm)
+        name = display(algorithm)
         print(f"\n{name}:")
         run = Run.create(out / algorithm, demo_settings(algorithm))
         if not watch(run, seconds=None if steps else RWS_SECONDS, steps=steps, wall=wall, pictures=False):
@@ -47,8 +56,8 @@ def demo(out: Path) -> int:
         last = run.rows[-1]
         figure = f"{final.mean:.2f} ± {final.standard_error:.2f}"
         lines.append([name, f"{last.epoch:.1f}", f"{last.seconds:.0f}", figure])
-        curves.append(plots.run_curve(name, run.rows))
-        data, made, dreams = plots.run_panels(run)
+        curves.append(run_curve(name, run.rows))
+        data, made, dreams = run.panels()
         after = f"{name}, {last.epoch:.1f} epochs"
         made, dreams = made._replace(title=f"{after}: reconstructions"), dreams._replace(title=f"{after}: dreams")
         panels.append([data, made, dreams])
@@ -57,15 +66,15 @@ def demo(out: Path) -> int:
     print(f"({examples:,} test images, {FINAL_SAMPLES} samples each, ± standard error; higher is better)")
     print(difference(*curves) + "\n")
     title = f"{label}: the same machine, two algorithms"
-    plots.draw_curves(curves, out / "curves.png", title=title, quantity="test log-likelihood (nats)")
-    plots.draw_panels(panels, shape, out / "samples.png", title=f"{label}: what the machines remember and dream")
+    draw_curves(curves, out / "curves.png", title=title, quantity="test log-likelihood (nats)")
+    draw_panels(panels, shape, out / "samples.png", title=f"{label}: what the machines remember and dream")
     print(f"Pictures: {out / 'curves.png'} and {out / 'samples.png'}\n")
     print(advice(out))
     return 0
 
 
 def demo_settings(algorithm: str) -> Settings:
-    """A constant rate, so that the curves compare at any moment; one thread, since small layers gain nothing."""
+    """Settings with a constant rate, so that curves compare at any moment, and one thread, enough for small layers."""
     return Settings.resolve(
         data="mini-mnist",
         algorithm=algorithm,
@@ -78,8 +87,8 @@ def demo_settings(algorithm: str) -> Settings:
     )
 
 
-def difference(one: plots.Curve, other: plots.Curve) -> str:
-    """Who is ahead at the same number of epochs and at the same number of seconds, from the curves."""
+def difference(one: Curve, other: Curve) -> str:
+    """A sentence on who is ahead at the same number of epochs, and of seconds, from the curves."""
     sentences = []
     for unit, first, second in (("epochs", one.epochs, other.epochs), ("seconds", one.seconds, other.seconds)):
         common = min(first[-1], second[-1])
@@ -112,7 +121,7 @@ def unused(out: Path) -> Path:
 
 
 def advice(out: Path) -> str:
-    """What to try next."""
+    """Commands to try next, each with its purpose."""
     call, nrws = program(), shlex.quote(str(out / "nrws"))
     commands = {
         f"{call} train --resume --out {nrws} --epochs 20": "let it learn on",

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from dagfisher import console, demo, plots, progress
-from dagfisher.cli import main
+from dagfisher import plots
+from dagfisher.app import console, demo, main
 from dagfisher.datasets import NAMES
 from dagfisher.helmholtz import ALGORITHMS, L1, L2, Entropy, Run, Settings
-from dagfisher.helmholtz.runs import read_rows
+from dagfisher.helmholtz.metrics import read_rows
 
 TINY = ["--data=three-by-three", "--layers=6,1", "--batch-size=100", "--samples=4", "--eval-samples=5", "--threads=1"]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -275,8 +275,3 @@ def test_the_demo_says_who_is_ahead() -> None:
     assert demo.difference(rws, nrws) == (
         "By the curves, after 3.0 epochs NRWS is 0.50 nats ahead; after 30 seconds RWS is 1.00 nats ahead."
     )
-
-
-def test_tables_are_aligned() -> None:
-    shown = progress.table(["a", "value"], [["long name", "1"], ["b", "22"]])
-    assert shown.splitlines() == ["a          value", "─────────  ─────", "long name      1", "b             22"]

@@ -18,7 +18,7 @@ import torch
 
 from dagfisher.errors import CheckpointError, NonFiniteError, SettingError, SingularBlockError
 from dagfisher.helmholtz import ALGORITHMS, Run, Settings
-from dagfisher.helmholtz.runs import read_rows
+from dagfisher.helmholtz.metrics import read_rows
 
 TINY: dict[str, Any] = {
     "data": "three-by-three",

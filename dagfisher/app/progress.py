@@ -8,7 +8,17 @@ from typing import Any
 
 
 class Bar:
-    """Counts towards a total; `line` prints a whole line above the bar."""
+    """A count towards a total; does nothing where tqdm is not installed.
+
+    Use it in a ``with`` block: `update` as often as something is done, `line` for a whole line above the bar; the bar
+    vanishes at the end of the block.
+
+    Args:
+        total: the count at which all is done.
+        label: is shown in front of the bar.
+        initial: what was done before.
+        unit: what is counted.
+    """
 
     def __init__(self, total: float, label: str, *, initial: float = 0, unit: str = "step") -> None:
         self._bar: Any = None
@@ -22,7 +32,7 @@ class Bar:
         )
 
     def update(self, amount: float = 1, note: str | None = None) -> None:
-        """So much more is done."""
+        """Count so much more, and show a note behind the bar."""
         if self._bar is not None:
             if note is not None:
                 self._bar.set_postfix_str(note, refresh=False)
@@ -46,17 +56,6 @@ class Bar:
             self._bar.close()
 
 
-def table(header: list[str], lines: list[list[str]], left: int = 1) -> str:
-    """Columns of text: the first `left` of them start, the others end, in line."""
-    widths = [max(len(row[i]) for row in [header, *lines]) for i in range(len(header))]
-    shown = []
-    for row in [header, ["─" * width for width in widths], *lines]:
-        aligned = enumerate(zip(row, widths, strict=True))
-        cells = [cell.ljust(width) if i < left else cell.rjust(width) for i, (cell, width) in aligned]
-        shown.append("  ".join(cells).rstrip())
-    return "\n".join(shown)
-
-
 def warn(text: str) -> None:
-    """A sentence on standard error."""
+    """Print a sentence to standard error, after the program's name."""
     print(f"dagfisher: {text}", file=sys.stderr, flush=True)
