@@ -13,10 +13,15 @@ import torch
 from torch import Tensor
 
 
+def graph_task() -> int:
+    """Which call of backward() runs this code; −1: none does, or torch cannot say."""
+    task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
+    return -1 if task is None else task()
+
+
 def inside_backward() -> bool:
     """Whether this code runs because of a backward pass, as a recomputed checkpoint does; False if torch cannot say."""
-    task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
-    return task is not None and task() != -1
+    return graph_task() != -1
 
 
 def inside_transform() -> bool:

@@ -8,18 +8,60 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from .errors import DeclarationError
+from .errors import DeclarationError, ShapeError
 from .families import Units
 from .maps import Map, map_of
 
 _KEY = "_dagfisher_declaration"
 _declared: weakref.WeakSet[Declaration] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the forward passes of a layer are read."""
+
+    positions: int = 0
+    """How many of the last leading axes of the input are positions of one sample, over which blocks are summed."""
+    calls: str = "samples"
+    """What several calls between two steps are: further "samples", or further "positions" of the same samples."""
+    max_rows: int | None = None
+    """How many rows, drawn at random, are used in place of all; None: all."""
+    check: bool = True
+    """Whether outputs are compared with the declared map."""
+
+    def __post_init__(self) -> None:
+        if self.max_rows is not None and not (isinstance(self.max_rows, int) and self.max_rows >= 1):
+            raise DeclarationError(f"max_rows must be a whole number of at least 1, not {self.max_rows!r}.")
+        if not isinstance(self.positions, int) or self.positions < 0:
+            raise DeclarationError(f"positions must be a whole number of at least 0, not {self.positions!r}.")
+        if self.calls not in ("samples", "positions"):
+            raise DeclarationError(f"calls must be 'samples' or 'positions', not {self.calls!r}.")
+
+    def __str__(self) -> str:
+        axes = {0: "", 1: "1 axis of positions"}.get(self.positions, f"{self.positions} axes of positions")
+        calls = "calls are positions" if self.calls == "positions" else ""
+        return ", ".join(part for part in (axes, calls) if part)
+
+
+_changes = 0
+
+
+def _count_change() -> None:
+    global _changes
+    _changes += 1
+
+
+def changes() -> int:
+    """How often a layer was declared or undeclared in this process; optimizers look whether it has grown."""
+    return _changes
 
 
 class Declaration:
@@ -29,11 +71,13 @@ class Declaration:
     by `undeclare`.
     """
 
-    def __init__(self, module: nn.Module, family: Units, max_rows: int | None = None) -> None:
+    def __init__(self, module: nn.Module, family: Units) -> None:
         self.module = module
         self.family = family
         self.map: Map = map_of(module)
-        self.max_rows = max_rows
+        self.reading = Reading()
+        self.agrees = False
+        """Whether an output of the module was found to be what its map says."""
         self.mean_head: Declaration | None = None
         """For the scale head of a Gaussian layer: the head whose Fisher weights its passes tell."""
         self.given_name: str | None = None
@@ -67,6 +111,16 @@ class Declaration:
         shape = "×".join(str(s) for s in shapes[0]) if shapes else ""
         return f"'{type(self.module).__name__}({shape})'"
 
+    def samples(self, parents: Any, shape: torch.Size) -> torch.Size:
+        """The axes of a forward pass that are samples, given the first argument and the shape of the output."""
+        axes = self.map.samples(self.module, parents, shape)
+        if self.reading.positions >= max(len(axes), 1):
+            raise ShapeError(
+                f"an output of shape {tuple(shape)} has {len(axes)} leading axes, and {self.reading.positions} of them "
+                f"cannot be positions; the first one is of samples."
+            )
+        return axes[: len(axes) - self.reading.positions]
+
     def learn_name(self, name: str) -> None:
         """The layer has this qualified name in some model; the name in the largest model is kept."""
         if not (self.given_name or "").endswith(f".{name}"):
@@ -86,6 +140,7 @@ class Declaration:
         self.module.__dict__[_KEY] = self
         self._hook = self.module.register_forward_hook(hook, with_kwargs=True)
         _declared.add(self)
+        _count_change()
 
     def detach(self) -> None:
         """Leave the module as it was before `attach`."""
@@ -93,6 +148,7 @@ class Declaration:
             self._hook.remove()
         self.module.__dict__.pop(_KEY, None)
         _declared.discard(self)
+        _count_change()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_recorder": None}
@@ -158,7 +214,8 @@ def find_layers(parameters: Iterable[Tensor]) -> list[Declaration]:
             if other is not None and other is not declaration:
                 raise DeclarationError(
                     f"layers {other.name} and {declaration.name} share a parameter; a shared parameter "
-                    f"has no block of its own. Use one module twice instead of two modules."
+                    f"has no block of its own. Use one module in both places, declared with calls='positions' if the "
+                    f"same samples go through it twice."
                 )
             owner[id(parameter)] = declaration
     found = {id(d): d for p in wanted if (d := owner.get(id(p))) is not None}

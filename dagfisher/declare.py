@@ -7,13 +7,22 @@ from typing import Any
 from torch import nn
 
 from .capture import forward_hook
-from .declaration import Declaration, declaration_of, declarations
+from .declaration import Declaration, Reading, declaration_of, declarations
 from .errors import DeclarationError
 from .families import GaussianMean, GaussianScale, Units, make_family
 from .maps import map_of
 
 
-def declare(module: nn.Module, family: str | Units, *, max_rows: int | None = None, **settings: Any) -> nn.Module:
+def declare(
+    module: nn.Module,
+    family: str | Units,
+    *,
+    positions: int = 0,
+    calls: str = "samples",
+    max_rows: int | None = None,
+    check: bool = True,
+    **settings: Any,
+) -> nn.Module:
     """Declare that `module`'s output is the predictor of units of that family, and return the module.
 
     Args:
@@ -27,12 +36,19 @@ def declare(module: nn.Module, family: str | Units, *, max_rows: int | None = No
             :func:`dagfisher.register_family` knows, or a family itself, like ``Bernoulli(states=(-1, 1))``.
         settings: of the family: ``states=(0, 1)`` or ``(-1, 1)``; ``scale="log_std"`` or ``"log_var"``; ``std=1.0``;
             ``min_std=0.01`` (σ = 0.01 + exp(log_std)); ``classes=10``; ``fisher="sampled"`` or ``"empirical"``.
+        positions: how many of the last leading axes of the input are positions of one sample: 1 for an input (n, T, d)
+            whose T positions belong to one sample. The blocks are summed over positions and averaged over samples, as
+            those of a convolution are. By default all leading axes are samples.
+        calls: what several calls of the module between two steps are: further ``"samples"``, or further
+            ``"positions"`` of the same samples, as in a recurrent network. Calls whose gradients come from one
+            ``backward()`` are then of the same samples.
         max_rows: use at most so many output positions of a convolution, drawn at random, in place of all for its Fisher
             statistics; their expectation does not change. Default: every position counts.
+        check: compare some rows of the output with the module's map, at the first captured pass and at every refresh,
+            and refuse a module whose output is something else.
     """
-    if max_rows is not None and not (isinstance(max_rows, int) and max_rows >= 1):
-        raise DeclarationError(f"max_rows must be a whole number of at least 1, not {max_rows!r}.")
-    _attached(module, make_family(family, **settings)).max_rows = max_rows
+    reading = Reading(positions, calls, max_rows, check)
+    _attached(module, make_family(family, **settings)).reading = reading
     return module
 
 

@@ -7,6 +7,10 @@ class DagFisherError(Exception):
     """The base of every error that dagfisher raises on purpose."""
 
 
+class DagFisherWarning(UserWarning):
+    """Something is allowed and probably not what was meant; the sentence says what to do."""
+
+
 class DeclarationError(DagFisherError, ValueError):
     """A module cannot be the DAG layer it was declared to be."""
 

@@ -136,7 +136,10 @@ def check_map(how: Map | None, module: nn.Module, parents: Any) -> None:
         major = how.unit_major(module, weight)
         _require(major.shape[0] == units, "unit_major does not put the units first")
         _require(torch.equal(how.weight_major(module, major), weight), "weight_major does not undo unit_major")
-    _close(_predicted(how, module, rows), predictors, "rows times weights, plus bias, are not the predictors")
+    offset = how.offset(module, parents, output.shape)
+    predicted = _predicted(how, module, rows)
+    predicted = predicted if offset is None else predicted + offset
+    _close(predicted, predictors, "rows times weights, plus bias, are not the predictors")
     target = torch.randn(predictors.shape, generator=torch.Generator().manual_seed(0), dtype=predictors.dtype)
     given = [p for p in (weight, bias) if p is not None]
     found = dict(zip(given, torch.autograd.grad((predictors * target).sum(), given), strict=True))

@@ -7,7 +7,7 @@ Nothing here knows of blocks or solvers.
 """
 
 from .context import no_capture, sample_weights
-from .hooks import compute_dtype, forward_hook, layer_dtype, observe
+from .hooks import compute_dtype, forward_hook, layer_dtype, observe, weigh
 from .pending import Pending
 from .records import Pass, Recorder
 from .sampling import sample
@@ -23,4 +23,5 @@ __all__ = [
     "observe",
     "sample",
     "sample_weights",
+    "weigh",
 ]

@@ -13,7 +13,7 @@ from ..declaration import Declaration, declarations
 from ..errors import MissingStatisticsError
 from ..families import Family, GaussianScale
 from .pending import Derivative, Draw
-from .records import Backward, Pass, Recorder
+from .records import Recorder
 
 
 def sample(layers: Iterable[tuple[Declaration, Recorder]], generator: Generator | None) -> None:
@@ -55,9 +55,7 @@ def sample(layers: Iterable[tuple[Declaration, Recorder]], generator: Generator 
 def _paused() -> Iterator[None]:
     """Backward passes inside this context are no part of any gradient, for the hooks of every captured pass."""
     recorders: list[Recorder] = [d.recorder for d in declarations() if d.recorder is not None]
-    passes: list[Pass] = [p for recorder in recorders for p in recorder.passes]
-    hooks: list[Backward | Derivative] = [p.backward for p in passes if p.backward is not None]
-    hooks += [p.fisher_weights for p in passes if isinstance(p.fisher_weights, Derivative)]
+    hooks = [hook for recorder in recorders for hook in recorder.hooks()]
     for hook in hooks:
         hook.paused = True
     try:

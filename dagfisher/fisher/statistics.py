@@ -43,6 +43,9 @@ class Statistics(Protocol):
     def state(self) -> dict[str, Any]:
         """Plain tensors and numbers, for `restored`."""
 
+    def require_sound(self, mismatch: Tensor | None = None) -> None:
+        """Raise on weights or numbers that no Fisher can be made of, or on a `mismatch` above 1; one reading."""
+
     def segments(self, sizes: tuple[int, ...], *, weight: bool, bias: bool) -> Sequence[Segment]:
         """The runs of units that share their parents, sample weights normalised to sum 1.
 
@@ -94,8 +97,10 @@ class Rows:
             "grams": None,
         }
 
+    def require_sound(self, mismatch: Tensor | None = None) -> None:
+        require_sound(self.total, self.sample_weights, [self.parents, *self.fisher_weights], mismatch)
+
     def segments(self, sizes: tuple[int, ...], *, weight: bool, bias: bool) -> list[RowSegment]:
-        require_sound(self.total, self.sample_weights, [self.parents, *self.fisher_weights])
         share = (self.sample_weights / self.total).unsqueeze(1)
         weights = [q * share for q in self.fisher_weights]
         rows = self.parents if weight else self.parents[..., :0]
@@ -155,8 +160,10 @@ class Grams:
             "grams": [[run.blocks, run.units] for run in self.blocks],
         }
 
+    def require_sound(self, mismatch: Tensor | None = None) -> None:
+        require_sound(self.total, self.sample_weights, [run.blocks for run in self.blocks], mismatch)
+
     def segments(self, sizes: tuple[int, ...], *, weight: bool, bias: bool) -> list[GramSegment]:
-        require_sound(self.total, self.sample_weights, [run.blocks for run in self.blocks])
         kept = slice(None if weight else -1, None if bias else -1)
         return [GramSegment((run.blocks / self.total)[:, kept, kept], run.units) for run in self.blocks]
 
@@ -182,7 +189,22 @@ def restored(state: dict[str, Any], device: torch.device) -> Rows | Grams:
 
 def statistics_of(declaration: Declaration, passes: Sequence[Pass]) -> list[Rows | Grams]:
     """The statistics of each captured pass of a layer."""
-    return [_rows(declaration, each) if each.statistics is None else each.statistics for each in passes]
+    found = [_rows(declaration, each) if each.statistics is None else each.statistics for each in passes]
+    return _of_same_samples(found, passes) if declaration.reading.calls == "positions" else found
+
+
+def _of_same_samples(found: list[Rows | Grams], passes: Sequence[Pass]) -> list[Rows | Grams]:
+    """The same statistics, with the samples of all calls that one backward pass went through counted once."""
+    groups: dict[int, list[int]] = {}
+    for i, each in enumerate(passes):
+        groups.setdefault(-1 if each.backward is None else each.backward.task, []).append(i)
+    for members in groups.values():
+        most = torch.stack([found[i].total for i in members]).amax()
+        for i in members:
+            total = most if i == members[0] else torch.zeros_like(most)
+            part = replace(found[i], total=total)
+            found[i] = replace(part, positions=True) if isinstance(part, Rows) else part
+    return found
 
 
 def compact(declaration: Declaration, step: int, needs_rows: bool, each: Pass, number: int) -> Pass:
@@ -197,7 +219,7 @@ def compact(declaration: Declaration, step: int, needs_rows: bool, each: Pass, n
     """
     if isinstance(each.fisher_weights, Pending):
         return each
-    samples, n, most = each.sample_weights.shape[0], _row_count(declaration, each), declaration.max_rows
+    samples, n, most = each.sample_weights.shape[0], _row_count(declaration, each), declaration.reading.max_rows
     made: Rows | Grams
     if most is not None and n > max(most, samples):
         rows = _rows(declaration, each)

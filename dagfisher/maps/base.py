@@ -63,6 +63,13 @@ class Map:
         """
         raise NotImplementedError
 
+    def offset(self, module: Any, parents: Any, shape: torch.Size) -> Tensor | None:
+        """What the predictors have that no parameter of this map moves, (n × units) or (units); None: nothing.
+
+        For example the part of a frozen weight beside a low-rank adapter.
+        """
+        return None
+
     def predictors(self, module: Any, output: Tensor) -> Tensor:
         """The output as (n × units), its rows in the order of `rows`."""
         raise NotImplementedError

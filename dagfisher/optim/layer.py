@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..capture import Recorder, compute_dtype
+from ..capture.agreement import another_map
 from ..declaration import Declaration, require_own_parameters
 from ..errors import (
     CheckpointError,
@@ -21,6 +22,7 @@ from ..errors import (
     ShapeError,
 )
 from ..fisher import Grams, LayerFisher, Rows, Window, compact, damped_blocks, joined, normalised, statistics_of
+from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
 from ..maps import from_matrix, to_matrix
 from ..solvers import SOLVERS
@@ -54,6 +56,7 @@ class TrainedLayer:
         self.groups = [group_of[id(p)] for p in self.parameters]
         self.group = self.groups[0]
         self._sizes = self.declaration.sizes
+        self.recorder.held = (self._weight, self._bias)
         for p in self.parameters:
             owner = names.get(id(p), "").rpartition(".")[0]
             if owner:
@@ -69,6 +72,8 @@ class TrainedLayer:
         self.recorder.begin(step)
         self.recorder.armed = wanted
         self.recorder.follows = follows
+        self.recorder.watches = wanted and self.refreshed is None
+        self.recorder.counts = self.group["loss_reduction"] == "sum"
         # Other processes may have fewer rows, and keep them.
         solver = SOLVERS.get(self.group["solver"])
         needs_rows = process_group is not None or (solver is not None and solver.needs_rows)
@@ -158,10 +163,21 @@ class TrainedLayer:
             return None
         dtype = self._dtype()
         parts = [None if p is None else (torch.zeros_like(p) if p.grad is None else p.grad) for p in (weight, bias)]
-        weight_part, bias_part = (None if g is None else g.to(dtype) for g in parts)
+        weight_part, bias_part = (None if g is None else g.to(dtype) / self._count() for g in parts)
         if weight_part is not None:
             weight_part = self.declaration.map.unit_major(self.declaration.module, weight_part)
         return to_matrix(weight_part, bias_part)
+
+    def _count(self) -> int:
+        """What the gradients are divided by: the samples that the loss is a sum over, or 1."""
+        if self.group["loss_reduction"] == "mean":
+            return 1
+        if not self.recorder.samples:
+            raise MissingStatisticsError(
+                f"layer {self.name}: loss_reduction='sum' divides by the samples of the forward passes since the last "
+                f"step or zero_grad(), and there were none in training mode with gradients enabled."
+            )
+        return self.recorder.samples
 
     def _require_parameters(self) -> None:
         """Raise if the module no longer has the parameters that the optimizer holds."""
@@ -210,7 +226,13 @@ class TrainedLayer:
             self._latest = normalised(found)
             found = [*self._latest, *self.window.statistics()]
         weight, bias = self._trained()
-        return list(joined(found, self._sizes).segments(self._sizes, weight=weight is not None, bias=bias is not None))
+        whole = joined(found, self._sizes)
+        off = [each.mismatch for each in passes if each.mismatch is not None]
+        try:
+            whole.require_sound(torch.stack(off).amax() if off else None)
+        except Disagreement:
+            raise another_map(self.declaration) from None
+        return list(whole.segments(self._sizes, weight=weight is not None, bias=bias is not None))
 
     def refresh(
         self, gradient: Tensor, step: int, process_group: dist.ProcessGroup | None
@@ -229,7 +251,12 @@ class TrainedLayer:
                 update_every=int(min(self._update_every(step), 10**6)),
             )
         except DagFisherError as error:
-            raise type(error)(f"layer {self.name}: {error}") from None
+            raise self._named(error) from None
+
+    def _named(self, error: DagFisherError) -> DagFisherError:
+        """The error with the layer's name in front."""
+        text = str(error)
+        return error if text.startswith(f"layer {self.name}") else type(error)(f"layer {self.name}: {text}")
 
     def reuse(self, gradient: Tensor) -> tuple[Tensor, float]:
         """The natural gradient by the Fisher of the last refresh, and the damping in it."""
@@ -243,7 +270,7 @@ class TrainedLayer:
         try:
             segments = self._segments(step, process_group)
         except DagFisherError as error:
-            raise type(error)(f"layer {self.name}: {error}") from None
+            raise self._named(error) from None
         return damped_blocks(segments, self._damping(step))
 
     def nbytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -10,16 +11,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..capture import sample
-from ..declaration import Declaration, find_layers
-from ..errors import CheckpointError, DagFisherError, DeclarationError, SettingError
+from ..capture import sample, weigh
+from ..declaration import Declaration, changes, find_layers
+from ..errors import CheckpointError, DagFisherError, DagFisherWarning, DeclarationError, SettingError
 from .checkpoint import read, require_fitting
 from .damping import LEAST, TARGET, Losses, adapted, curvature_ratios, targets
 from .groups import plain_groups
 from .guards import FiniteGuard, blame, require_dense
 from .layer import TrainedLayer
+from .scale import check_scale
 from .settings import DEFAULTS, NAMES, SHARED, Schedule, described, validate
 from .trust import Natural, limit
 from .updates import apply_update
@@ -59,6 +61,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         trust_region: float | None = DEFAULTS.trust_region,
         window: int = DEFAULTS.window,
         window_decay: float = DEFAULTS.window_decay,
+        loss_reduction: str = DEFAULTS.loss_reduction,
         undeclared: str = DEFAULTS.undeclared,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
@@ -73,6 +76,14 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         super().__init__(plain_groups(params, self._names), given)
         self._ready = True
         self._bind()
+        if not self._layers:
+            warnings.warn(
+                "none of these parameters belongs to a declared layer, so that this optimizer is plain "
+                f"{self.defaults['undeclared']}; declare layers with dagfisher.declare or declare_model before you "
+                "build it.",
+                DagFisherWarning,
+                stacklevel=2,
+            )
 
     # Parameters and layers
 
@@ -118,7 +129,24 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             layer.listen()
         self._layers = layers
         self._declared = declared
+        self._seen = changes()
         self._arm()
+
+    def _notice_declarations(self) -> set[int]:
+        """Find layers that were declared, or undeclared, since the last look; gives the parameters of new ones."""
+        if self._seen == changes():
+            return set()
+        before = set(self._declared)
+        self._bind()
+        late = [layer for layer in self._layers if not before.intersection(map(id, layer.parameters))]
+        if late:
+            warnings.warn(
+                f"layer {', '.join(layer.name for layer in late)}: declared after the optimizer was built; it follows "
+                f"natural gradients from the next forward pass on. Declare layers first.",
+                DagFisherWarning,
+                stacklevel=3,
+            )
+        return {id(p) for layer in late for p in layer.parameters}
 
     def _arm(self) -> None:
         """Let each layer capture exactly if the coming step will refresh it."""
@@ -138,6 +166,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         accumulated over any number of passes. Calling ``zero_grad`` of the model instead clears gradients alone.
         """
         super().zero_grad(set_to_none)
+        self._notice_declarations()
         for layer in self._layers:
             layer.recorder.clear_gradients()
         self._arm()
@@ -150,6 +179,22 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         touched. On a step that reuses its Fisher nothing is done.
         """
         sample([(layer.declaration, layer.recorder) for layer in self._layers], generator)
+
+    def set_sample_weights(self, weights: Tensor, *, modules: Iterable[nn.Module] | None = None) -> None:
+        """Give the captured passes weights, one per sample, after they ran; call it before ``backward()``.
+
+        For weights that come out of a pass, as importance weights do. It counts for every pass since the last step or
+        ``zero_grad()`` that was given no weights yet; the others keep theirs.
+
+        Args:
+            weights: as :func:`dagfisher.sample_weights` takes them.
+            modules: only the passes of the declared layers in these modules; by default of all layers. On a step that
+                reuses its Fisher there are no passes, and nothing happens.
+        """
+        wanted = None if modules is None else {id(m) for module in modules for m in module.modules()}
+        for layer in self._layers:
+            if wanted is None or id(layer.declaration.module) in wanted:
+                weigh(layer.declaration, layer.recorder, weights)
 
     def adapt_damping(self, losses: Losses, *, target: float | Sequence[float] = TARGET, least: float = LEAST) -> None:
         """Adapt the damping to the curvature along the natural gradient; call it between ``backward()`` and ``step()``.
@@ -189,12 +234,16 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             try:
                 for group in self.param_groups:
                     validate(group)
-                vectors, whole, fresh = self._vectors()
+                late = self._notice_declarations()
+                vectors, whole, fresh = self._vectors(late)
                 blamed = partial(blame, vectors, self.param_groups, self._layers, self._names)
                 gates = self._finite.require(vectors, whole, refreshing=bool(fresh), blamed=blamed)
             except Exception:  # raised again; nothing has moved, and what was captured must not reach the next step
                 self._forget()
                 raise
+            first = [layer for layer in fresh if layer.refreshed is None]
+            if first:
+                check_scale(first)
             for layer, fisher in fresh.items():
                 layer.keep(fisher, self._step)
             for group in self.param_groups:
@@ -218,12 +267,17 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             layer.recorder.clear()
         self._arm()
 
-    def _vectors(self) -> tuple[dict[Tensor, Tensor], list[Tensor], dict[TrainedLayer, Any]]:
-        """The vector of every parameter with a gradient, what they are views of, and fresh inverse Fishers."""
+    def _vectors(
+        self, late: set[int] | frozenset[int] = frozenset()
+    ) -> tuple[dict[Tensor, Tensor], list[Tensor], dict[TrainedLayer, Any]]:
+        """The vector of every parameter with a gradient, what they are views of, and fresh inverse Fishers.
+
+        Parameters of layers that were declared too `late` for this step follow plain gradients.
+        """
         require_dense(self.param_groups, self._names)
         vectors: dict[Tensor, Tensor] = {}
         whole: list[Tensor] = []
-        found, fresh = self._naturals()
+        found, fresh = self._naturals(late)
         limit(found)
         for layer, _, natural, _ in found:
             parts = {p: v.to(p.dtype) for p, v in layer.split(natural).items()}
@@ -232,16 +286,18 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             whole.extend([natural] if natural.dtype == next(iter(parts)).dtype else parts.values())
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None and id(p) not in self._declared:
+                if p.grad is not None and (id(p) not in self._declared or id(p) in late):
                     vectors[p] = p.grad
                     whole.append(p.grad)
         return vectors, whole, fresh
 
-    def _naturals(self) -> tuple[list[Natural], dict[TrainedLayer, Any]]:
+    def _naturals(self, late: set[int] | frozenset[int] = frozenset()) -> tuple[list[Natural], dict[TrainedLayer, Any]]:
         """The natural gradients of the layers that have a gradient, and fresh inverse Fishers."""
         fresh: dict[TrainedLayer, Any] = {}
         found: list[Natural] = []
         for layer in self._layers:
+            if late.intersection(map(id, layer.parameters)):
+                continue
             gradient = layer.gradient()
             if gradient is None:
                 continue

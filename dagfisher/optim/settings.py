@@ -108,6 +108,12 @@ class OptimizerSettings:
         _that("must be in (0, 1]", lambda v: _is_number(v) and 0 < v <= 1),
         "how much each of those refreshes counts, compared with the next",
     )
+    loss_reduction: str = setting(
+        "mean",
+        _that("must be mean or sum", lambda v: v in ("mean", "sum")),
+        "whether the loss is the mean or the sum over the samples; the gradients of declared layers are divided by the "
+        "number of samples if it is the sum",
+    )
     undeclared: str = setting(
         "sgd",
         _that(f"must be one of {', '.join(UNDECLARED)}", lambda v: v in UNDECLARED),
@@ -116,7 +122,7 @@ class OptimizerSettings:
 
 
 DEFAULTS = OptimizerSettings()
-SHARED = ("damping", "update_every", "solver", "tolerance", "trust_region", "window", "window_decay")
+SHARED = ("damping", "update_every", "solver", "tolerance", "trust_region", "window", "window_decay", "loss_reduction")
 """Settings of a layer's Fisher, which its weight and bias must agree on."""
 _ENTRIES = settings_of(OptimizerSettings)
 NAMES = tuple(entry.name for entry in _ENTRIES)

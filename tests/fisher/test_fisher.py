@@ -30,6 +30,7 @@ def some_rows(n: int, parents: int, units: int, seed: int, weights: Tensor | Non
 
 def blocks(rows: Rows, *, weight: bool = True, bias: bool = True) -> Tensor:
     """The blocks of the one group of units, built from its segment by a loop over samples."""
+    rows.require_sound()
     (segment,) = rows.segments(rows.fisher_weights[0].shape[1:], weight=weight, bias=bias)
     return torch.from_numpy(blocks_of(segment.parents, segment.weights, 0.0))
 
