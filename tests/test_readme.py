@@ -1,4 +1,4 @@
-"""The code that the README and the documentation show runs as it stands."""
+"""The code that the README and the documentation show runs as it is."""
 
 import re
 import textwrap

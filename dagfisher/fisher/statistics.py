@@ -63,6 +63,7 @@ class Rows:
     sample_weights: Tensor
     """(n), each row with the weight of its sample."""
     total: Tensor
+    """The sum of the weights of the samples."""
     positions: bool = False
     """Whether a sample has several rows, one per position."""
 
@@ -129,6 +130,7 @@ class Grams:
     sample_weights: Tensor
     """(samples)."""
     total: Tensor
+    """Their sum."""
 
     @classmethod
     def joined(cls, parts: Sequence[Grams]) -> Grams:
@@ -169,7 +171,7 @@ def joined(parts: Sequence[Rows | Grams], sizes: tuple[int, ...]) -> Rows | Gram
 
 
 def restored(state: dict[str, Any], device: torch.device) -> Rows | Grams:
-    """What `state` was taken of, on this device."""
+    """The statistics whose `state` this is, on this device."""
     sample = state["sample_weights"].to(device)
     total = None if state["total"] is None else state["total"].to(device)
     if state["grams"]:

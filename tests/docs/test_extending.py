@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_auto_considers_it_and_takes_it_where_it_is_cheapest(monkeypatch: pytest
     made = program("eigen_solver")
     choice = made["explain"]()
     assert choice.name == "dense" and choice.costs["eigen"].step > choice.costs["dense"].step
-    assert "\neigen  " in str(choice)
+    assert textwrap.indent(str(choice), "   ") in PAGE
     monkeypatch.setattr(made["Eigen"], "cost", lambda shape, device: Cost(1.0, 1.0))
     assert made["explain"]().name == "eigen"
     layer, _ = made["fit"]("auto")
