@@ -122,7 +122,7 @@ class Declaration:
         return axes[: len(axes) - self.reading.positions]
 
     def learn_name(self, name: str) -> None:
-        """The layer has this qualified name in some model; the name in the largest model is kept."""
+        """Take this qualified name, which the layer has in some model, unless a longer one ends with it."""
         if not (self.given_name or "").endswith(f".{name}"):
             self.given_name = name
 
@@ -136,7 +136,7 @@ class Declaration:
         self._recorder = weakref.ref(recorder)
 
     def attach(self, hook: Any) -> None:
-        """Become the module's declaration, with this forward hook."""
+        """Put this declaration and a forward hook on the module."""
         self.module.__dict__[_KEY] = self
         self._hook = self.module.register_forward_hook(hook, with_kwargs=True)
         _declared.add(self)
@@ -167,7 +167,7 @@ def declaration_of(module: nn.Module) -> Declaration | None:
 
 
 def name_layers(model: nn.Module) -> None:
-    """Let the declared layers of a model know their qualified names in it, unless they know longer ones."""
+    """Tell the declared layers of a model their qualified names in it; those that know longer names keep them."""
     for name, module in model.named_modules():
         declaration = declaration_of(module)
         if declaration is not None and name:
@@ -175,7 +175,7 @@ def name_layers(model: nn.Module) -> None:
 
 
 def declarations() -> list[Declaration]:
-    """Every declaration that is in force in this process."""
+    """Every declaration that is in force in this process, in no particular order."""
     return [d for d in list(_declared) if declaration_of(d.module) is d]
 
 

@@ -97,9 +97,12 @@ def declare_gaussian(
 
 
 def undeclare(module: nn.Module) -> nn.Module:
-    """Take a declaration back, its hook included, and return the module; both heads of a Gaussian layer go together.
+    """Take a declaration back, its hook included, and return the module.
 
     An optimizer that was built before goes on holding the layer; build it anew.
+
+    Args:
+        module: a declared module. If it is a head of a Gaussian layer with two heads, the other head is undeclared too.
     """
     declaration = declaration_of(module)
     if declaration is None:

@@ -14,7 +14,10 @@ from .maps import ConstantMap, register_map
 
 
 class StochasticLayer(nn.Module):
-    """What every layer here offers: the distribution of its units given their parents."""
+    """What every layer here offers: the distribution of its units given their parents.
+
+    Derive a layer of your own from a module with a map and from this class, and `declare` it in ``__init__``.
+    """
 
     @property
     def family(self) -> Family:
@@ -24,24 +27,46 @@ class StochasticLayer(nn.Module):
         return cast(Family, declaration.family)
 
     def distribution(self, parents: Any) -> Conditional:
-        """p(· | parents)."""
+        """p(· | parents).
+
+        Args:
+            parents: what the forward pass takes, for linear layers (… × in_features).
+
+        Returns:
+            A distribution over (… × units).
+        """
         return Conditional(self.family, self(parents))
 
     def sample(self, parents: Any, generator: Generator | None = None) -> Tensor:
-        """One draw of all units for each sample of the parents."""
+        """One draw of all units for each sample of the parents, (… × units), without a gradient."""
         return self.distribution(parents).sample(generator)
 
     def log_prob(self, child: Tensor, parents: Any) -> Tensor:
-        """log p(child | parents), one number per sample."""
+        """log p(child | parents), summed over the units.
+
+        Args:
+            child: states of the units, (… × units).
+            parents: what the forward pass takes.
+
+        Returns:
+            One number per sample, (…).
+        """
         return self.distribution(parents).log_prob(child)
 
     def entropy(self, parents: Any) -> Tensor:
-        """The entropy of the units given the parents, one number per sample."""
+        """The entropy of the units given the parents, one number per sample, (…)."""
         return self.distribution(parents).entropy()
 
 
 class BernoulliLinear(nn.Linear, StochasticLayer):
-    """Binary units whose logits are a linear map of their parents."""
+    """Binary units whose logits are a linear map of their parents.
+
+    Args:
+        in_features, out_features: the numbers of parents and of units.
+        bias: whether the units have biases.
+        states: the lower and the upper state, (0, 1) or (−1, 1).
+        device, dtype: of the parameters.
+    """
 
     def __init__(
         self,
@@ -60,7 +85,14 @@ class BernoulliLinear(nn.Linear, StochasticLayer):
 class GaussianLinear(nn.Linear, StochasticLayer):
     """Normal units; a linear map of their parents gives mean and scale, or the mean alone if `std` is fixed.
 
-    With `min_std` no standard deviation falls below it.
+    Args:
+        in_features, out_features: the numbers of parents and of units; there are two outputs for each unit, unless
+            `std` is fixed.
+        bias: whether there are biases.
+        scale: what is linear in the parents: "log_std", log σ, or "log_var", log σ².
+        std: σ of every unit, if it is fixed.
+        min_std: no σ falls below it.
+        device, dtype: of the parameters.
     """
 
     def __init__(
@@ -81,7 +113,13 @@ class GaussianLinear(nn.Linear, StochasticLayer):
 
 
 class PoissonLinear(nn.Linear, StochasticLayer):
-    """Counts whose log rates are a linear map of their parents."""
+    """Counts whose log rates are a linear map of their parents.
+
+    Args:
+        in_features, out_features: the numbers of parents and of units.
+        bias: whether the units have biases.
+        device, dtype: of the parameters.
+    """
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, *, device: Any = None, dtype: Any = None
@@ -91,7 +129,14 @@ class PoissonLinear(nn.Linear, StochasticLayer):
 
 
 class CategoricalLinear(nn.Linear, StochasticLayer):
-    """One-hot variables of `classes` units each; the Fisher block used is the per-unit diagonal π(1−π)."""
+    """One-hot variables of `classes` units each; the Fisher block used is the per-unit diagonal π(1−π).
+
+    Args:
+        in_features, out_features: the numbers of parents and of units.
+        bias: whether the units have biases.
+        classes: units of each variable; None: all units are one variable.
+        device, dtype: of the parameters.
+    """
 
     def __init__(
         self,
@@ -198,7 +243,14 @@ class GaussianConvTranspose3d(_GaussianConvolution, nn.ConvTranspose3d):
 
 
 class Prior(StochasticLayer):
-    """Units with no parents: the predictor is the bias. Its parents argument is the number, or shape, of samples."""
+    """Units with no parents: the predictor is the bias. Its parents argument is the number, or shape, of samples.
+
+    Args:
+        units: their number.
+        family: a name that `declare` knows.
+        device, dtype: of the bias.
+        settings: of the family.
+    """
 
     def __init__(
         self, units: int, family: str = "bernoulli", *, device: Any = None, dtype: Any = None, **settings: Any
@@ -209,7 +261,7 @@ class Prior(StochasticLayer):
         declare(self, family, **settings)
 
     def forward(self, samples: int | tuple[int, ...] | torch.Size = 1) -> Tensor:
-        """The predictor, once for each sample."""
+        """The predictor, once for each sample, (samples × outputs)."""
         shape = (samples,) if isinstance(samples, int) else tuple(samples)
         return self.bias.expand(*shape, -1)
 

@@ -20,14 +20,14 @@ _HEADS = ("log_std", "log_var")
 def declare_model(model: nn.Module, rules: Mapping[str | type[nn.Module], Rule]) -> nn.Module:
     """Declare the modules of a model by their names or types, print a table of the result, and return the model.
 
+    Every rule must fit some module.
+
     Args:
         model: any module.
         rules: from a name (``"decoder.out"``, or a pattern like ``"encoder.*"``) or a type (``nn.Linear``) to what such
             a module is: a family (``"bernoulli"``); a family with settings (``{"family": "gaussian", "std": 1.0}``);
             one of two heads, the mean, naming the other (``{"family": "gaussian", "log_var": "encoder.log_var"}``); or
             None, which leaves it undeclared. For each module the first rule that fits counts, names before types.
-
-    Every rule must fit some module.
     """
     modules = {name: module for name, module in model.named_modules() if any(True for _ in module.parameters(False))}
     ordered = sorted(rules, key=lambda key: not isinstance(key, str))

@@ -31,7 +31,10 @@ class Trains(Protocol):
 def summary(model: nn.Module, optimizer: Trains | None = None) -> str:
     """A table of the model's layers: what each is declared as, and the size of its Fisher blocks.
 
-    With the optimizer, also the solver of each layer and the bytes it keeps, once it has taken a step.
+    Args:
+        model: any module.
+        optimizer: a :class:`DAGNaturalGradient`; with it, the table also has the solver of each layer and the bytes
+            that it keeps, once a step was taken.
     """
     header = ["layer", "map", "family", "units", "parents", "parameters", "block", "solver", "bytes"]
     lines = []

@@ -182,6 +182,10 @@ def check_solver(solver: type[Solver], *, seed: int = 0) -> None:
     """Hold a solver to its contract on small random problems in float64.
 
     An exact solver must solve the blocks; an approximation must solve the blocks that it says it has.
+
+    Args:
+        solver: the class to check; it need not be registered.
+        seed: of the problems.
     """
     generator = torch.Generator().manual_seed(seed)
     for n, d, units, shared in ((7, 4, 3, False), (3, 6, 5, False), (9, 5, 4, True), (1, 1, 2, False)):

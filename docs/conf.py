@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # for settings_table
 _init = (Path(__file__).resolve().parent.parent / "dagfisher" / "__init__.py").read_text(encoding="utf-8")
 _version = re.search(r'^__version__ = "([^"]+)"', _init, flags=re.MULTILINE)
 assert _version is not None
@@ -20,6 +22,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # formulas without a network
+    "settings_table",
 ]
 exclude_patterns = ["_build"]
 default_role = "code"

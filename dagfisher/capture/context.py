@@ -32,7 +32,11 @@ def sample_weights(weights: Tensor) -> Iterator[None]:
     """Forward passes inside this context carry these weights, one per sample of the pass.
 
     The weights of all passes that a step uses are normalised together to sum 1; a pass without weights counts 1 per
-    sample. For an input (…, d) the weights follow its leading axes, or the first ones of them.
+    sample.
+
+    Args:
+        weights: real and not negative. For an input (…, d) of a linear layer, as large as its leading axes, or as the
+            first ones of them; for a convolution, (samples).
     """
     token = _weights.set(require_weights(weights))
     try:
@@ -51,7 +55,7 @@ def require_weights(weights: Any) -> Tensor:
 
 
 def capturing() -> bool:
-    """Whether no `no_capture` is in force."""
+    """Whether forward passes feed the Fisher here: False inside `no_capture`."""
     return _enabled.get()
 
 

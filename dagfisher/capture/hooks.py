@@ -1,11 +1,11 @@
-"""Forward passes are staged in the recorder of their layer until the optimizer's step takes them.
+"""The forward hook of declared layers, which stages each pass in the recorder of its layer until a step takes it.
 
 The hook is a free function that finds everything through its module, so that a copied model stays whole and never
 drags an optimizer along. It copies what it keeps: an in-place operation afterwards changes nothing. It makes no
 statistics: the step does that, which knows what its solver needs, or the recorder where a pass is too large to keep.
 
-What zero_grad() clears, it also forgets: passes whose backward() came before it. A pass from before zero_grad() counts
-if its backward() comes after it.
+The recorder forgets what zero_grad() clears: passes whose backward() came before it. A pass from before zero_grad()
+counts if its backward() comes after it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def observe(module: nn.Module, parents: Tensor | None, predictor: Tensor) -> Non
 
     Args:
         module: a declared module.
-        parents: what its forward pass would be given; None for a layer without parents.
-        predictor: what its forward pass would give.
+        parents: what its forward pass would be given, for a linear layer (… × in_features); None for a layer without
+            parents.
+        predictor: what its forward pass would give, for a linear layer (… × out_features).
     """
     declaration = declaration_of(module)
     if declaration is None:
@@ -192,7 +193,7 @@ def _pass(declaration: Declaration, recorder: Recorder, parents: Any, output: Te
 def _fisher_weights(
     declaration: Declaration, recorder: Recorder, predictor: Tensor, edge: GradientEdge | None, samples: int
 ) -> tuple[Tensor, ...] | Pending:
-    """q of each group of units, or who will know it."""
+    """q of each group of units, or what will know it."""
     family = declaration.family
     if isinstance(family, Deterministic):
         return NoGraph() if edge is None else Derivative(family, edge, samples)

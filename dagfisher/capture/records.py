@@ -49,13 +49,13 @@ class Pass:
     samples: torch.Size
     """The axes of the output that are samples, without those that are positions of one sample."""
     fisher_weights: tuple[Tensor, ...] | Pending
-    """q of each group of units, (n × units) or (n × 1); or who will know them."""
+    """q of each group of units, (n × units) or (n × 1); or what will know them."""
     sample_weights: Tensor
     """One weight per sample, not normalised."""
     weighted: bool = False
     """Whether the weights were given, rather than 1 for each sample."""
     backward: Backward | None = None
-    """What becomes of its gradient; None if the pass has no graph."""
+    """Whether its gradient has arrived; None if the pass has no graph."""
     draw: Draw | None = None
     """What `sample_fisher` needs of a stochastic layer's pass, in a model with deterministic layers."""
     mismatch: Tensor | None = None
@@ -66,7 +66,7 @@ class Pass:
     """Made of the pass at once, where it is too large to keep; its parents and Fisher weights are gone then."""
 
     def tensors(self) -> list[Tensor]:
-        """The tensors that it keeps for the statistics."""
+        """The tensors that are kept for the statistics."""
         known = self.fisher_weights.tensors() if isinstance(self.fisher_weights, Pending) else self.fisher_weights
         made = [] if self.statistics is None else self.statistics.tensors()
         return [t for t in (self.parents, self.sample_weights, *known, *made) if t is not None]
@@ -114,21 +114,21 @@ class Recorder:
         self._unclaimed: list[HeadWeights] = []  # of scale passes that came before their mean passes
 
     def begin(self, step: int) -> None:
-        """What follows belongs to this step."""
+        """Count passes anew if this is another step than before."""
         if step != self._step:
             self._step, self._added = step, 0
 
     def add(self, each: Pass) -> None:
-        """One more forward pass."""
+        """Keep one more forward pass, or its statistics where it is too large to keep."""
         self._added += 1
         self.passes.append(each if self.compact is None else self.compact(each, self._added))
 
     def head_weights(self) -> HeadWeights:
-        """The Fisher weights of the coming pass of a Gaussian mean head, which its scale head tells."""
+        """The Fisher weights of the coming pass of a Gaussian mean head, told by its scale head before or after it."""
         return self._unclaimed.pop(0) if self._unclaimed else HeadWeights()
 
     def tell(self, weights: tuple[Tensor, ...]) -> None:
-        """A pass of the scale head: the first pass of this mean head that waits, or the next one, has these weights."""
+        """Give these weights, from a pass of the scale head, to the first pass that waits, or to the next one."""
         for each in self.passes:
             if isinstance(each.fisher_weights, HeadWeights) and each.fisher_weights.value is None:
                 each.fisher_weights.value = weights
@@ -153,7 +153,7 @@ class Recorder:
         return self.passes
 
     def clear_gradients(self) -> None:
-        """Forget the passes whose gradients are being cleared, and halves of passes of a Gaussian layer.
+        """Forget the passes whose gradients are being cleared, and passes of one Gaussian head without the other.
 
         A pass that a later backward pass goes through, because its graph was retained, comes back.
         """

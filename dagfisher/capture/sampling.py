@@ -1,4 +1,4 @@
-"""Outputs are drawn from the model, and their scores back-propagated to the deterministic layers."""
+"""Derivatives for deterministic layers: outputs are drawn from the model, and their scores back-propagated."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ def sample(layers: Iterable[tuple[Declaration, Recorder]], generator: Generator 
 
     The score of a stochastic layer's sample is not passed on through the next stochastic layer below: given the sample
     of that layer, nothing below it has a part in the score.
+
+    Args:
+        layers: the declared layers of an optimizer, each with its recorder.
+        generator: of the draws.
     """
     pairs = list(layers)
     weights = [p.fisher_weights for _, recorder in pairs for p in recorder.passes]

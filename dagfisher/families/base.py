@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 from ..errors import DeclarationError
 
 WeightsFrom = Literal["forward", "scale head", "backward"]
+"""Where Fisher weights come from."""
 
 
 class Units:
@@ -71,23 +72,39 @@ class Family(Units):
         raise NotImplementedError
 
     def score(self, value: Tensor, predictor: Tensor) -> Tensor:
-        """∂ log p(value | predictor) / ∂ predictor, shaped like the predictor."""
+        """∂ log p(value | predictor) / ∂ predictor, of each unit.
+
+        Args:
+            value: (… × units).
+            predictor: (… × outputs).
+
+        Returns:
+            (… × outputs).
+        """
         return _derivative(lambda at: self.log_prob(value, at), predictor)
 
     def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
-        """One draw per unit, (… × units), without a gradient."""
+        """One draw per unit, without a gradient.
+
+        Args:
+            predictor: (… × outputs).
+            generator: of the random numbers; the same state gives the same draw. None: torch's own.
+
+        Returns:
+            (… × units).
+        """
         raise NotImplementedError
 
     def mean(self, predictor: Tensor) -> Tensor:
-        """The expectation of each unit, (… × units)."""
+        """The expectation of each unit, (… × units), given the predictor, (… × outputs)."""
         raise NotImplementedError
 
     def entropy(self, predictor: Tensor) -> Tensor:
-        """The entropy of each unit in nats, (… × units)."""
+        """The entropy of each unit in nats, (… × units), given the predictor, (… × outputs)."""
         raise NotImplementedError(f"family {self.name!r} gives no entropy.")
 
     def entropy_score(self, predictor: Tensor) -> Tensor:
-        """∂ (sum of the entropies) / ∂ predictor, shaped like the predictor."""
+        """∂ (sum of the entropies) / ∂ predictor, (… × outputs)."""
         return _derivative(self.entropy, predictor)
 
 
@@ -114,12 +131,20 @@ def register_family(name: str, make: Callable[..., Units]) -> None:
 
 
 def family_names() -> list[str]:
-    """The names that `make_family` knows."""
+    """The names that `declare` and `make_family` know."""
     return list(_FAMILIES)
 
 
 def make_family(family: str | Units, **settings: Any) -> Units:
-    """The family of that name with these settings, or the family that is given, which takes none."""
+    """The family that a name and settings mean.
+
+    Args:
+        family: a name that was registered; or a family, which is returned as it is.
+        settings: keyword arguments of the family's class; none beside a family that is given.
+
+    Raises:
+        DeclarationError: there is no such family, or it does not take these settings.
+    """
     if isinstance(family, Units):
         if settings:
             raise DeclarationError(f"{family} has its settings already; give {', '.join(settings)} to it instead.")

@@ -20,6 +20,7 @@ class Categorical(Family):
     """
 
     classes: int | None = None
+    """Units of each variable; None: all units of the layer are one variable."""
     name = "categorical"
 
     def split(self, outputs: int) -> tuple[int, ...]:

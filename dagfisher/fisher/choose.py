@@ -62,7 +62,13 @@ def choose_solver(
 
 
 def choose(shape: BlockShape, damping: float, device: torch.device) -> Choice:
-    """The solver that "auto" takes for blocks of this shape."""
+    """The solver that "auto" takes for blocks of this shape.
+
+    Args:
+        shape: of the blocks.
+        damping: α; with 0, only solvers that need no damping are considered.
+        device: whose costs count.
+    """
     candidates = {
         name: solver
         for name, solver in SOLVERS.items()

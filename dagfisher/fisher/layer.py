@@ -46,6 +46,9 @@ class LayerFisher:
             solver: a name, or "auto".
             tolerance: the relative residual that an iterative solver may leave.
             update_every: K, for how many steps the solvers will be used.
+
+        Returns:
+            The inverse Fisher, and (1 + α)(αI + F_j)⁻¹ g_j for every unit j, (units × d).
         """
         solvers, parts = [], []
         sizes = tuple(segment.units for segment in segments)

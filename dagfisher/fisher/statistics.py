@@ -66,6 +66,7 @@ class Rows:
     sample_weights: Tensor
     """(n), each row with the weight of its sample."""
     total: Tensor
+    """The sum of the weights of the samples."""
     positions: bool = False
     """Whether a sample has several rows, one per position."""
 
@@ -134,6 +135,7 @@ class Grams:
     sample_weights: Tensor
     """(samples)."""
     total: Tensor
+    """Their sum."""
 
     @classmethod
     def joined(cls, parts: Sequence[Grams]) -> Grams:
@@ -176,7 +178,7 @@ def joined(parts: Sequence[Rows | Grams], sizes: tuple[int, ...]) -> Rows | Gram
 
 
 def restored(state: dict[str, Any], device: torch.device) -> Rows | Grams:
-    """What `state` was taken of, on this device."""
+    """The statistics whose `state` this is, on this device."""
     sample = state["sample_weights"].to(device)
     total = None if state["total"] is None else state["total"].to(device)
     if state["grams"]:

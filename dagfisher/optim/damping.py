@@ -15,13 +15,14 @@ from .distributed import mean_over_processes
 from .trust import Natural
 
 Losses = Callable[[], Tensor | float | Sequence[Tensor | float]]
+"""A function that gives the loss of a minibatch, or one loss for each param group."""
 
 TARGET = 0.6
-"""The second-order change of the loss that is to be found, over the predicted one."""
+"""The curvature of the loss that is to be found, over the predicted one."""
 MOST = 2.0
-"""The factor, or its inverse, by which one adaption changes the damping at most."""
+"""One adaptation multiplies or divides the damping by at most this."""
 LEAST, LARGEST = 1e-4, 1e4
-"""Between these the damping stays."""
+"""The bounds of an adapted damping."""
 PROBE = 0.01
 """Half of Δᵀ(αI + F)Δ, in nats, of the probing step Δ: like that of a training step, and far above rounding."""
 

@@ -68,7 +68,14 @@ class TrainedLayer:
         return self.declaration.family.weights_from == "backward"
 
     def arm(self, wanted: bool, step: int, process_group: dist.ProcessGroup | None, follows: bool) -> None:
-        """Let forward passes be captured, or not, until the next step; `follows`: for deterministic layers too."""
+        """Let forward passes be captured, or not, until the next step.
+
+        Args:
+            wanted: whether the coming step refreshes.
+            step: its number.
+            process_group: of the processes whose rows are joined.
+            follows: whether the model has deterministic layers, which need the place of each output in the graph.
+        """
         self.recorder.begin(step)
         self.recorder.armed = wanted
         self.recorder.follows = follows
@@ -80,7 +87,7 @@ class TrainedLayer:
         self.recorder.compact = partial(compact, self.declaration, step, needs_rows)
 
     def listen(self) -> None:
-        """Become the one that the layer's forward passes feed."""
+        """Let the layer's forward passes feed the recorder of this optimizer, and no other."""
         self.declaration.recorder = self.recorder
 
     @property
@@ -192,7 +199,7 @@ class TrainedLayer:
                 )
 
     def split(self, matrix: Tensor) -> dict[Tensor, Tensor]:
-        """The matrix as vectors of the trained parameters."""
+        """A matrix, (units × d), cut into vectors that are shaped like the trained parameters."""
         weight, bias = self._trained()
         trained = [p for p in (weight, bias) if p is not None]
         shape = None if weight is None else self.declaration.map.unit_major(self.declaration.module, weight)
@@ -292,7 +299,12 @@ class TrainedLayer:
         }
 
     def restored(self, state: dict[str, Any], step: int) -> Restored | None:
-        """What `state` described, on this layer's device; `step` is the number of steps taken."""
+        """The inverse Fisher that a `state` holds, on this layer's device, or None if it holds none.
+
+        Args:
+            state: of a layer like this one; anything else is a `CheckpointError`.
+            step: the number of steps that the saved optimizer had taken.
+        """
         try:
             if state["solvers"] is None:
                 return None
@@ -327,7 +339,7 @@ class TrainedLayer:
         return CheckpointError(f"layer {self.name}: its saved state is damaged ({error!r}).")
 
     def restore(self, restored: Restored | None) -> None:
-        """Continue from what a checkpoint held."""
+        """Continue from what `restored` gave."""
         state = restored if restored is not None else (None, None, None, Window())
         self.fisher, self.refreshed, self._layout, self.window = state
 

@@ -95,7 +95,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             validate(self.param_groups[-1])
             if self._ready:
                 self._bind()
-        except Exception:  # whatever it was, it is raised again, and the optimizer stands as before the call
+        except Exception:  # whatever it was, it is raised again, and the optimizer is as before the call
             self.param_groups.pop()
             if self._ready:
                 self._bind()
@@ -172,11 +172,14 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         self._arm()
 
     def sample_fisher(self, generator: torch.Generator | None = None) -> None:
-        """For models with ``"deterministic"`` layers: call it after the forward pass and before ``backward()``.
+        """Find the Fisher weights of ``"deterministic"`` layers; call it after the forward pass, before ``backward()``.
 
         Draws outputs from the distributions that the captured passes gave, and back-propagates their scores to the
         deterministic layers, whose Fisher weights are the squares of what arrives. The gradients of the loss are not
         touched. On a step that reuses its Fisher nothing is done.
+
+        Args:
+            generator: of the draws; None: torch's own.
         """
         sample([(layer.declaration, layer.recorder) for layer in self._layers], generator)
 
@@ -199,13 +202,17 @@ class DAGNaturalGradient(torch.optim.Optimizer):
     def adapt_damping(self, losses: Losses, *, target: float | Sequence[float] = TARGET, least: float = LEAST) -> None:
         """Adapt the damping to the curvature along the natural gradient; call it between ``backward()`` and ``step()``.
 
-        `losses` is called without gradients, at the parameters and a short way to either side, and gives the mean loss
-        of a minibatch other than the one of the gradients, with the same random numbers each time; or one such loss
-        for each param group, if each depends on that group alone. If the loss curves by more than `target` (one, or
-        one for each group) times what αI + F predicts, the damping α grows, if by less it shrinks, at most by a factor
-        of two and not below `least`. The next refresh takes it. Reads numbers from the device: call it once for each
+        If the loss curves by more than `target` times what αI + F predicts, the damping α grows, if by less it shrinks,
+        at most by a factor of two. The next refresh takes it. This reads numbers from the device: call it once for each
         refresh, just before it (``if optimizer.refreshes_within(1)``), not at every step. With a `process_group` each
         process gives the loss of samples of its own, and their mean decides for all.
+
+        Args:
+            losses: a function that gives the mean loss of a minibatch other than the one of the gradients, with the
+                same random numbers each time; or one such loss for each param group, if each depends on that group
+                alone. It is called without gradients, at the parameters and a short way to either side.
+            target: the curvature that is to be found, over the predicted one; one number, or one for each group.
+            least: the damping does not fall below it.
         """
         if any(callable(group["damping"]) for group in self.param_groups):
             raise SettingError("adapt_damping needs a damping that is a number, not a schedule.")
@@ -225,7 +232,14 @@ class DAGNaturalGradient(torch.optim.Optimizer):
     # Steps
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; if anything is wrong, raise before any parameter moves."""
+        """Take one step; if anything is wrong, raise before any parameter moves.
+
+        Args:
+            closure: a function that clears the gradients, computes the loss, calls ``backward()`` and gives the loss.
+
+        Returns:
+            What the closure gave, or None.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -328,10 +342,16 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             return {p: v.clone() for p, v in vectors.items()}
 
     def fisher_blocks(self, parameter: Tensor) -> Tensor:
-        """The damped blocks (αI + F_j)/(1+α) of the layer that owns the parameter, (units, d, d).
+        """The damped blocks (αI + F_j)/(1+α) of a layer, for inspection.
 
-        From the passes captured since the last step if the next one refreshes, otherwise as they are being reused.
-        The bias, if trained, is the last parent.
+        They come from the passes captured since the last step if the next one refreshes; otherwise they are those that
+        are being reused.
+
+        Args:
+            parameter: the weight or the bias of the layer.
+
+        Returns:
+            (units × d × d); the bias, if it is trained, is the last parent.
         """
         for layer in self._layers:
             if any(p is parameter for p in layer.parameters):
@@ -340,7 +360,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         raise DeclarationError("this parameter belongs to no declared layer of this optimizer.")
 
     def memory_usage(self) -> dict[str, int]:
-        """Bytes that each layer keeps: its prepared solver and what is staged for the coming step."""
+        """Bytes that each layer keeps, by its name: its prepared solver and what is staged for the coming step."""
         usage: dict[str, int] = {}
         for layer in self._layers:
             name, copies = layer.name.strip("'"), 1
@@ -397,7 +417,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where the saved optimizer stood; the factors keep their dtype and move to their layer's device."""
+        """Continue from a saved `state_dict`; the factors keep their dtype and move to their layer's device."""
         step, saved, groups = read(state_dict)
         if len(saved) != len(self._layers):
             raise CheckpointError(

@@ -1,6 +1,6 @@
 """The one contract of all solvers, the problems they are given, and the names that the optimizer knows.
 
-A solver is a class of frozen knowledge: `begin` prepares it from a problem, `solve` applies it any number of times.
+A solver is prepared once from a problem (`begin`) and then applied to any number of gradients (`solve`).
 """
 
 from __future__ import annotations
@@ -150,22 +150,40 @@ class Solver:
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost | None:
-        """What to expect of a problem of this shape; None: never chosen by "auto"."""
+        """What a problem of this shape is expected to cost; None if "auto" is never to choose this solver.
+
+        Args:
+            shape: of the problem.
+            device: where it is; `dagfisher.solvers.rates.rates` knows what operations cost on its type.
+        """
         return None
 
     @classmethod
     def prepare(cls, problem: Any) -> Self:
-        """The solver of this problem: do once what is worth keeping for `update_every` solves."""
+        """The solver of this problem, with all that is worth doing once for `update_every` solves.
+
+        A subclass gives this or `begin`.
+
+        Args:
+            problem: a `RowProblem`; or any `Problem`, if the solver needs no rows.
+        """
         return cls.begin(problem)[0]
 
     @classmethod
     def begin(cls, problem: Any) -> tuple[Self, Tensor]:
-        """The solver, and the solution for the problem's own gradient, (units × d); may synchronise with the host."""
+        """The solver, and the solution for the problem's own gradient, (units × d); it may wait for the device."""
         solver = cls.prepare(problem)
         return solver, solver.solve(problem.gradient)
 
     def solve(self, gradient: Tensor) -> Tensor:
-        """Row j of the result is (αI + F_j)⁻¹ times row j of the gradient, (units × d); never waits for the device."""
+        """(αI + F_j)⁻¹ g_j for every unit j; never waits for the device.
+
+        Args:
+            gradient: (units × d), g_j in row j; it is not changed.
+
+        Returns:
+            (units × d).
+        """
         raise NotImplementedError
 
     def blocks(self) -> Tensor:
@@ -193,7 +211,11 @@ SOLVERS: dict[str, type[Solver]] = {}
 def register_solver(solver: type[Solver]) -> type[Solver]:
     """Let the optimizer's `solver` setting name this solver, and "auto" choose it if its `cost` says so.
 
-    Returns the class, so that it can be used as a decorator.
+    Args:
+        solver: with a name that no other solver has.
+
+    Returns:
+        The class, so that this can be used as a decorator.
     """
     if solver.name == "auto" or SOLVERS.get(solver.name, solver) is not solver:
         raise SettingError(f"there is a solver {solver.name!r} already; choose another name.")

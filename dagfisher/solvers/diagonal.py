@@ -1,4 +1,4 @@
-"""Only the diagonal of every block (the thesis' DNRWS): an approximation that couples no parents."""
+"""Only the diagonal of every block, as in DNRWS: an approximation that couples no parents."""
 
 from __future__ import annotations
 
