@@ -22,8 +22,8 @@ import torch
 from mini_mnist import LAYERS, NATURAL, RESULTS, SETTINGS, Results
 
 from dagfisher import datasets
+from dagfisher.app import table
 from dagfisher.helmholtz import L1, L2, Entropy, HelmholtzMachine, Schedule, Trainer, estimate
-from dagfisher.progress import table
 
 VARIANTS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     "none": ({}, (0.1,)),

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 
 from dagfisher import datasets
+from dagfisher.app import table
 from dagfisher.helmholtz import HelmholtzMachine, Trainer
 from dagfisher.nn import BernoulliConv2d, BernoulliConvTranspose2d, BernoulliLinear, Prior, StochasticLayer
-from dagfisher.progress import table
 
 RESULTS = Path(__file__).parent / "results"
 KINDS = ("dense/dense", "conv/dense", "dense/deconv", "conv/deconv")

@@ -20,8 +20,8 @@ import torch
 from mini_mnist import RESULTS, Results
 
 from dagfisher import datasets
+from dagfisher.app import table
 from dagfisher.helmholtz import HelmholtzMachine, Schedule, Trainer, estimate
-from dagfisher.progress import table
 
 NETWORKS = {
     "three-by-three": [12, 6],

@@ -24,9 +24,9 @@ import torch
 from mini_mnist import RESULTS, Results
 
 from dagfisher import datasets
-from dagfisher.datasets.atomic import replacing
+from dagfisher._files import replacing
+from dagfisher.app import table
 from dagfisher.helmholtz import HelmholtzMachine, Schedule, Trainer, estimate
-from dagfisher.progress import table
 
 LAYERS = [300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 CONTENDERS: dict[str, tuple[str, dict[str, Any], tuple[float, ...]]] = {

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import dagfisher
 from dagfisher import DAGNaturalGradient
-from dagfisher.progress import Bar
+from dagfisher.app import Bar
 
 RESULTS = Path(__file__).parent / "results"
 MOST_SLOPE, MOST_DRIFT = 1024.0, 1e-2

@@ -88,8 +88,7 @@ def library(solver: str, every: int, tolerance: float) -> Callable[[LayerProblem
 
     def begin(problem: LayerProblem) -> tuple[Prepared, Tensor]:
         return LayerFisher.begin(
-            problem.statistics,
-            (len(problem.gradient),),
+            problem.segments,
             problem.gradient,
             damping=problem.damping,
             solver=solver,

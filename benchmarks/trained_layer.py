@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from dagfisher import datasets
-from dagfisher.capture import Record
-from dagfisher.fisher import Statistics, gather
+from dagfisher.fisher import Rows
+from dagfisher.fisher.segments import RowSegment
 from dagfisher.helmholtz import HelmholtzMachine, Trainer
-from dagfisher.helmholtz.objectives import Terms, generative_terms, recognition_terms, sleep_terms, wake
+from dagfisher.helmholtz.objectives import Terms, generative_terms, recognition_terms, sleep_terms
+from dagfisher.helmholtz.sampling import wake
 
 SIZES = (300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10)
 LAYERS = ("generative.0", "recognition.0", "recognition.1")
@@ -54,9 +55,9 @@ class LayerProblem:
         return self.parents.shape[0], self.parents.shape[1], self.weights.shape[1]
 
     @property
-    def statistics(self) -> Statistics:
+    def segments(self) -> list[RowSegment]:
         """The same, as the library's solvers take it."""
-        return Statistics(self.parents, (self.weights,))
+        return [RowSegment(self.parents, self.weights, self.weights.shape[1])]
 
     @property
     def effective_samples(self) -> float:
@@ -107,16 +108,15 @@ def extract(machine: HelmholtzMachine, data: datasets.Dataset, names: tuple[str,
     second = _minibatch(machine, images[BATCH : 2 * BATCH], generator)
     problems = []
     for name in names:
-        record, gradient = first[name]
-        statistics = gather([record], [], weight=True, bias=True)
-        samples = record.sample_weights / record.sample_weights.sum()
-        (weights,) = statistics.weights
+        rows, gradient = first[name]
+        (segment,) = rows.segments((len(gradient),), weight=True, bias=True)
+        samples = rows.sample_weights / rows.total
         later = second[name][1]
-        problems.append(LayerProblem(name, statistics.parents, weights, gradient, later, DAMPING, samples))
+        problems.append(LayerProblem(name, segment.parents, segment.weights, gradient, later, DAMPING, samples))
     return problems
 
 
-def _minibatch(machine: HelmholtzMachine, x: Tensor, generator: torch.Generator) -> dict[str, tuple[Record, Tensor]]:
+def _minibatch(machine: HelmholtzMachine, x: Tensor, generator: torch.Generator) -> dict[str, tuple[Rows, Tensor]]:
     """What every layer's Fisher captures, and its gradient (units × parents with the 1), as NRWS computes them."""
     machine.zero_grad()
     state = wake(machine, machine.encode(x), SAMPLES, generator)
@@ -126,17 +126,17 @@ def _minibatch(machine: HelmholtzMachine, x: Tensor, generator: torch.Generator)
     recognition_terms(machine, state, (importance - 1 / importance.numel()) / 2, terms)
     sleep_terms(machine, importance.numel(), 0.5, terms, generator)
     terms.backward()
-    found: dict[str, tuple[Record, Tensor]] = {}
+    found: dict[str, tuple[Rows, Tensor]] = {}
     generative = zip(machine.generative_layers(), state.hidden, state.generative[:-1], strict=True)
     below = [state.x, *state.hidden[:-1]]
     recognition = zip(machine.recognition_layers(), below, state.recognition, strict=True)
     for network, layers in (("generative", generative), ("recognition", recognition)):
         for i, (layer, parents, predictor) in enumerate(layers):
             samples = importance.reshape(-1) if network == "generative" else torch.ones(len(parents))
-            record = Record(parents, layer.family.fisher_weights(predictor.detach()), samples)
+            rows = Rows(parents, layer.family.fisher_weights(predictor.detach()), samples, samples.sum())
             weight, bias = (parameter.grad for parameter in layer.parameters())
             assert weight is not None and bias is not None
-            found[f"{network}.{i}"] = (record, torch.cat([weight, bias.unsqueeze(1)], 1))
+            found[f"{network}.{i}"] = (rows, torch.cat([weight, bias.unsqueeze(1)], 1))
     return found
 
 

@@ -7,9 +7,10 @@ from typing import Any, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from .conditional import Conditional
-from .declare import declaration_of, declare
-from .families import Family
+from .declaration import declaration_of
+from .declare import declare
+from .families import Conditional, Family
+from .maps import ConstantMap, register_map
 
 
 class StochasticLayer(nn.Module):
@@ -107,7 +108,7 @@ class CategoricalLinear(nn.Linear, StochasticLayer):
 
 
 class StochasticConvolution(StochasticLayer):
-    """A layer whose units stand in space: children are (n, channels, space …)."""
+    """A layer whose units have a place in space: children are (n, channels, space …)."""
 
     def distribution(self, parents: Any) -> Conditional:
         """p(· | parents), over all channels and positions."""
@@ -199,8 +200,6 @@ class GaussianConvTranspose3d(_GaussianConvolution, nn.ConvTranspose3d):
 class Prior(StochasticLayer):
     """Units with no parents: the predictor is the bias. Its parents argument is the number, or shape, of samples."""
 
-    constant_map = True
-
     def __init__(
         self, units: int, family: str = "bernoulli", *, device: Any = None, dtype: Any = None, **settings: Any
     ) -> None:
@@ -217,3 +216,6 @@ class Prior(StochasticLayer):
     def log_prob(self, child: Tensor, parents: Any = None) -> Tensor:
         """log p(child), one number per sample."""
         return super().log_prob(child, child.shape[:-1] if parents is None else parents)
+
+
+register_map(Prior, ConstantMap())

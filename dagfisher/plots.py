@@ -1,52 +1,56 @@
-"""Pictures: learning curves against epochs and seconds, and images that machines remember and dream."""
+"""Pictures as PNG files: learning curves against epochs and seconds, and squares of images.
+
+This room knows curves and images, not where they come from. It needs matplotlib, which is imported when a picture is
+drawn.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .datasets.atomic import replacing
+from ._files import replacing
 from .errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from .helmholtz.runs import Row, Run
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, FAINT = "#222222", "#dddddd"
-GRID_SIDE = 8
 TILE_GAP = 6
 
 
 class Curve(NamedTuple):
-    """A line of the learning curves."""
+    """One line of the learning curves; its points have epochs, seconds and values, as many of each."""
 
     label: str
     epochs: Sequence[float]
     seconds: Sequence[float]
+    """Of training."""
     values: Sequence[float]
 
 
 class Panel(NamedTuple):
-    """Images, (n, pixels) from 0 to 1, and what they are."""
+    """A square of images and its title."""
 
     title: str
     images: Tensor
-
-
-def run_curve(label: str, rows: Sequence[Row]) -> Curve:
-    """The test log-likelihood of a run."""
-    return _curve(label, rows, [row.test_log_likelihood for row in rows])
+    """(n, pixels), from 0 (white) to 1 (black)."""
 
 
 def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, quantity: str) -> None:
-    """Write a picture of the curves against epochs, and against seconds of training, side by side."""
+    """Write a picture of the curves against epochs, and against seconds of training, side by side.
+
+    Args:
+        curves: the lines, in the order of the legend.
+        path: the PNG file; its folder is made if need be.
+        title: of the picture.
+        quantity: what the values are, with their unit.
+    """
     figure = _figure(10, 4.5)
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, name in ((left, "epochs"), (right, "seconds of training")):
@@ -71,7 +75,14 @@ def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, quantity: st
 
 
 def draw_panels(panels: Sequence[Sequence[Panel]], shape: tuple[int, int], path: Path, *, title: str) -> None:
-    """Write a picture of panels in rows and columns, each a square of images."""
+    """Write a picture of panels in rows and columns, each a square of images.
+
+    Args:
+        panels: rows of panels; they may differ in length.
+        shape: (rows, columns) of every image.
+        path: the PNG file; its folder is made if need be.
+        title: of the picture.
+    """
     columns = max(len(row) for row in panels)
     figure = _figure(3.5 * columns + 0.2, 3.7 * len(panels) + 0.4)
     grid = figure.subplots(len(panels), columns, squeeze=False)
@@ -87,7 +98,15 @@ def draw_panels(panels: Sequence[Sequence[Panel]], shape: tuple[int, int], path:
 
 
 def tile(images: Tensor, shape: tuple[int, int]) -> Any:
-    """Images, enlarged by a whole number, as one array: a square as far as they fill it, on a faint ground."""
+    """Images, enlarged by a whole number, as one array: a square as far as they fill it, on a faint ground.
+
+    Args:
+        images: (n, pixels), from 0 to 1.
+        shape: (rows, columns) of every image.
+
+    Returns:
+        A float32 NumPy array (height, width).
+    """
     count = len(images)
     columns = max(1, math.ceil(math.sqrt(count)))
     scale = max(1, -(-84 // max(shape)))
@@ -98,41 +117,6 @@ def tile(images: Tensor, shape: tuple[int, int]) -> Any:
         top, left = i // columns * height + TILE_GAP, i % columns * width + TILE_GAP
         canvas[top : top + height - TILE_GAP, left : left + width - TILE_GAP] = image
     return canvas.numpy()
-
-
-def display(algorithm: str) -> str:
-    """The algorithm's name as papers write it."""
-    return algorithm.upper().replace("BIHM", "BiHM")
-
-
-def run_panels(run: Run) -> list[Panel]:
-    """Test images, what the first hidden layer keeps of them, and dreams; the same for the same state of the run."""
-    generator = run.settings.stream(f"pictures {run.steps}")
-    data = run.data.evaluation("test")[: GRID_SIDE**2]
-    reconstructions = run.machine.reconstruct(data, generator=generator)
-    dreams = run.machine.sample(len(data), means=True, generator=generator)
-    return [
-        Panel(f"{run.data.label}, test images", data),
-        Panel("reconstructions", reconstructions),
-        Panel("dreams", dreams),
-    ]
-
-
-def draw_run(run: Run) -> None:
-    """Write curves.png and samples.png of a run."""
-    name = f"{display(run.settings.algorithm)} on {run.data.label}"
-    rows = run.rows
-    curves = [
-        _curve("test", rows, [row.test_log_likelihood for row in rows]),
-        _curve("valid", rows, [row.valid_log_likelihood for row in rows]),
-        _curve("train, while learning", rows, [row.train_log_likelihood for row in rows]),
-    ]
-    draw_curves(curves, run.folder / "curves.png", title=name, quantity="log-likelihood (nats)")
-    draw_panels([run_panels(run)], run.data.shape, run.folder / "samples.png", title=name)
-
-
-def _curve(label: str, rows: Sequence[Row], values: Sequence[float]) -> Curve:
-    return Curve(label, [row.epoch for row in rows], [row.seconds for row in rows], values)
 
 
 def _style(index: int, points: int) -> dict[str, Any]:
@@ -151,7 +135,7 @@ def _limits(lines: Sequence[Sequence[float]]) -> tuple[float | None, float | Non
 
 
 def require_matplotlib() -> None:
-    """Raise a sentence if pictures cannot be drawn."""
+    """Raise a `MissingExtraError` if pictures cannot be drawn."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:

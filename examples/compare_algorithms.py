@@ -10,8 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from dagfisher.cli import main
-from dagfisher.console import watch
+from dagfisher.app import main, watch
 from dagfisher.helmholtz import Run, Settings
 from dagfisher.helmholtz.runs import holds_run
 

@@ -17,9 +17,10 @@ from pathlib import Path
 import torch
 
 from dagfisher import datasets, plots
+from dagfisher.app import Bar, table
 from dagfisher.helmholtz import HelmholtzMachine, Trainer, estimate
+from dagfisher.helmholtz.pictures import display
 from dagfisher.nn import BernoulliConv2d, BernoulliConvTranspose2d, BernoulliLinear, Prior
-from dagfisher.progress import Bar, table
 
 KINDS = ("dense/dense", "conv/dense", "dense/deconv", "conv/deconv")
 CHANNELS, ABOVE = 8, (200, 100, 50, 20)
@@ -47,7 +48,7 @@ def bottom_pair(kind: str, shape: tuple[int, int]):
 
 
 def make(kind: str, shape: tuple[int, int], seed: int) -> HelmholtzMachine:
-    """The machine; what stands between flat and spatial layers is its own business."""
+    """The machine; it reshapes between flat and spatial layers by itself."""
     widths = (CHANNELS * (shape[0] // 2) * (shape[1] // 2), *ABOVE)
     pairs = [bottom_pair(kind, shape)]
     for below, above in pairwise(widths):
@@ -79,7 +80,7 @@ def train(kind, algorithm, data, options):
                     seconds.append(spent)
                 if done == options.steps:
                     break
-    name = f"{kind} {plots.display(algorithm)}"
+    name = f"{kind} {display(algorithm)}"
     return plots.Curve(name, epochs, seconds, values), machine
 
 
@@ -107,7 +108,7 @@ if __name__ == "__main__":
             weights = sum(p.numel() for layer in bottom for p in layer.parameters())
             curves.append(curve)
             each = 1000 * curve.seconds[-1] / options.steps
-            lines.append([kind, plots.display(algorithm), f"{weights:,}", f"{each:.0f}", f"{curve.values[-1]:.2f}"])
+            lines.append([kind, display(algorithm), f"{weights:,}", f"{each:.0f}", f"{curve.values[-1]:.2f}"])
             plots.draw_curves(
                 curves, options.out, title=f"{data.label}: bottom layers", quantity="test log-likelihood (nats)"
             )

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 from dagfisher import plots
-from dagfisher.console import watch
+from dagfisher.app import table, watch
 from dagfisher.helmholtz import Run, Settings
+from dagfisher.helmholtz.pictures import display, run_curve
 from dagfisher.helmholtz.runs import holds_run
-from dagfisher.progress import table
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -46,13 +46,13 @@ if __name__ == "__main__":
             run = Run.create(folder, settings)
         if not watch(run, seconds=0.5 if options.quick else None, pictures=False):
             sys.exit("stopped; start the program again to go on.")
-        last, name = run.rows[-1], plots.display(algorithm)
+        last, name = run.rows[-1], display(algorithm)
         bits = run.data.bits_per_dimension(last.test_log_likelihood)
         figure = f"{last.test_log_likelihood:.1f} ± {last.test_standard_error:.1f}"
         shown = "" if bits is None else f"{bits:.3f}"
         lines.append([name, f"{last.epoch:.2f}", f"{last.seconds:.0f}", figure, shown])
-        curves.append(plots.run_curve(name, run.rows))
-        data, made, dreams = plots.run_panels(run)
+        curves.append(run_curve(name, run.rows))
+        data, made, dreams = run.panels()
         panels.append([data, made._replace(title=f"{name}: reconstructions"), dreams._replace(title=f"{name}: dreams")])
     label = run.data.label
     print(table(["algorithm", "epochs", "seconds", f"test log-likelihood, {label}", "bits per dimension"], lines))

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import dagfisher
+from dagfisher.app import table
 from dagfisher.plots import COLOURS, FAINT, INK
-from dagfisher.progress import table
 
 EXAMPLES, FEATURES = 1000, 8
 CLOSE = 1e-6  # nats per example

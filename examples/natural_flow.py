@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 import dagfisher
+from dagfisher.app import table
 from dagfisher.nn import Prior
 from dagfisher.plots import COLOURS, INK
-from dagfisher.progress import table
 
 X = torch.tensor([[0, 0], [1, 0], [0, 1], [1, 1]], dtype=torch.float64)
 F = X[:, 0] + 2 * X[:, 1] + 3 * X[:, 0] * X[:, 1]

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import poisson_nll_loss
 
 import dagfisher
+from dagfisher.app import table
 from dagfisher.plots import COLOURS, FAINT, INK
-from dagfisher.progress import table
 
 EXAMPLES, FEATURES = 1000, 6
 LEVELS = (1, 2, 3, 4, 5)  # the rates of the five counts at the centre of the features
@@ -80,7 +80,7 @@ def natural(x: Tensor, y: Tensor, best: float, most: int) -> list[float]:
 
 
 def minimum(x: Tensor, y: Tensor) -> float:
-    """The least loss, found without dagfisher: Newton's method for each count, derivatives by hand, until it stands."""
+    """The least loss, found without dagfisher: Newton's method for each count, derivatives by hand, to convergence."""
     u = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
     w = torch.zeros(u.shape[1], y.shape[1], dtype=x.dtype)
     w[-1] = y.mean(0).log()

@@ -10,7 +10,7 @@ from the folder in DAGFISHER_DATA, or downloaded once.
 import argparse
 from pathlib import Path
 
-from dagfisher.console import watch
+from dagfisher.app import watch
 from dagfisher.helmholtz import Run, Settings
 from dagfisher.helmholtz.runs import holds_run
 

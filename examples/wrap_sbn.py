@@ -26,8 +26,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import dagfisher
 from dagfisher import datasets
+from dagfisher.app import table
 from dagfisher.plots import Curve, draw_curves
-from dagfisher.progress import table
 
 SIZES = (196, 100, 50, 20)  # pixels at the bottom
 BATCH, SAMPLES = 32, 10

@@ -20,7 +20,7 @@ from torch import nn
 
 import dagfisher
 from dagfisher import DAGNaturalGradient, datasets, plots
-from dagfisher.progress import Bar, table
+from dagfisher.app import Bar, table
 
 
 class VAE(nn.Module):

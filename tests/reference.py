@@ -17,7 +17,7 @@ from torch import Tensor
 
 import dagfisher
 from dagfisher import DAGNaturalGradient
-from dagfisher.solvers import Problem
+from dagfisher.solvers import RowProblem
 
 # Linear algebra
 
@@ -183,10 +183,10 @@ class Case:
     second: Tensor
     seed: int
 
-    def problem(self, dtype: torch.dtype = torch.float64, tolerance: float = 0.0, update_every: int = 1) -> Problem:
+    def problem(self, dtype: torch.dtype = torch.float64, tolerance: float = 0.0, update_every: int = 1) -> RowProblem:
         """What a solver is given."""
         parents, weights, gradient = (t.to(dtype) for t in (self.parents, self.weights, self.first))
-        return Problem(parents, weights, self.damping, gradient, tolerance, update_every)
+        return RowProblem(parents, weights, self.damping, gradient, tolerance, update_every)
 
 
 def random_parents(kind: str, n: int, d: int, generator: torch.Generator) -> Tensor:

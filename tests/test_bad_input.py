@@ -82,7 +82,7 @@ CASES: dict[str, Case] = {
     "parameters of another model": (of_another_model, MissingStatisticsError, rf"{ENCODER} has never run.*leave them"),
     "a removed layer": (removed, MissingStatisticsError, "layer 'removed' has never run.*leave them out"),
     "two optimizers of one layer": (newer, MissingStatisticsError, rf"{ENCODER}: a newer optimizer.*build this anew"),
-    "a layer with two outputs": (two_outputs, ShapeError, r"layer 'Pair\(2×3\)': its output is a tuple.*one tensor"),
+    "a layer with two outputs": (two_outputs, ShapeError, r"layer 'pair': its output is a tuple.*one tensor"),
     "observed predictors of other units": (
         lambda n, o: observe(n.head, data(6, 3), data(6, 5)), ShapeError, rf"{HEAD}: .*\(6, 5\).*2 units.*new module"
     ),

@@ -139,7 +139,7 @@ def test_weight_and_bias_may_have_rates_and_decays_of_their_own() -> None:
 )
 def test_weight_and_bias_share_the_settings_of_their_fisher(difference: dict[str, object]) -> None:
     net = Net()
-    weights, biases = [net.head.weight], [net.head.bias]
+    weights, biases = [("head.weight", net.head.weight)], [("head.bias", net.head.bias)]
     with pytest.raises(SettingError, match=rf"'head'.*{next(iter(difference))}.*give both the same"):
         optimizer([{"params": weights}, {"params": biases, **difference}])
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import dagfisher
-from dagfisher import DAGNaturalGradient, guards, observe, sample_weights
+from dagfisher import DAGNaturalGradient, observe, sample_weights
 from dagfisher.errors import (
     DagFisherError,
     DeclarationError,
@@ -24,6 +24,7 @@ from dagfisher.errors import (
     ShapeError,
     SingularBlockError,
 )
+from dagfisher.optim import guards
 
 X = data(6, 4)
 ENCODER, HEAD = r"layer 'encoder\.0'", "layer 'head'"
@@ -328,12 +329,12 @@ REFUSED: dict[str, tuple[Callable[[Net], Any], type[Exception], str]] = {
     "an unknown family": (
         lambda net: dagfisher.declare(LINEAR, "cauchy"),
         DeclarationError,
-        "unknown family 'cauchy'; choose one of bernoulli, gaussian, poisson, categorical",
+        "unknown family 'cauchy'; choose one of bernoulli, categorical, deterministic, gaussian, poisson",
     ),
     "another family": (
         lambda net: dagfisher.declare(net.encoder[0], "poisson"),
         DeclarationError,
-        rf"{ENCODER} is already declared as Bernoulli.*cannot also be Poisson.*Build a new module",
+        rf"{ENCODER} is already declared as Bernoulli.*cannot also be Poisson.*undeclare, or build a new module",
     ),
     "other states": (
         lambda net: dagfisher.declare(net.head, "bernoulli", states=(-1, 1)),

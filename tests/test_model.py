@@ -8,7 +8,7 @@ from torch import nn
 
 import dagfisher
 from dagfisher import DAGNaturalGradient, declare_model, summary
-from dagfisher.declare import declaration_of
+from dagfisher.declaration import declaration_of
 from dagfisher.errors import DeclarationError
 
 

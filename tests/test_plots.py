@@ -70,7 +70,3 @@ def test_without_matplotlib_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(MissingExtraError, match=r"pip install 'dagfisher\[examples\]'"):
         plots.draw_curves([], tmp_path / "c.png", title="", quantity="")
     assert not list(tmp_path.iterdir())
-
-
-def test_names_are_written_as_in_papers() -> None:
-    assert [plots.display(name) for name in ("nrws", "bihm", "nbihm")] == ["NRWS", "BiHM", "NBiHM"]

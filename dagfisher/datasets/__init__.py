@@ -5,6 +5,11 @@
 >>> for x in data.batches(32, seed=0, epoch=0):
 ...     ...  # x: float32, one image per row, every pixel 0 or 1
 
+`load` (in `registry`) knows every dataset by name and gives a `Dataset`: three splits of images, minibatches that can
+be repeated and resumed, and the exact `Distribution` where there is one. `three_by_three`, `mini_mnist` and `mnist`
+make the named ones, `images` those from files (`idx` reads them), `download` fetches and checks. This room knows
+neither machines nor optimizers; what is wrong with data is a `DataError`.
+
 ``mini-mnist`` is embedded in the package. It is derived from MNIST (Yann LeCun, Corinna Cortes, Christopher
 J. C. Burges), which is made available under the Creative Commons Attribution-Share Alike 3.0 licence; so is
 the embedded file (see ``data/LICENSE.md``).

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .._files import replacing
 from . import mini_mnist, mnist
-from .atomic import replacing
 from .errors import DataError
 from .idx import Array
 

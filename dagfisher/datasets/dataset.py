@@ -1,4 +1,4 @@
-"""What every loader returns: three splits of images, and minibatches that can be repeated and resumed."""
+"""Dataset: three splits of images, and minibatches that can be repeated and resumed; every loader returns one."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ class Dataset:
         return images
 
     def means(self, split: Split) -> Tensor:
-        """A split as float32 from 0 to 1: pixels for B, probabilities of a 1 for C."""
+        """A split as float32 from 0 to 1, (n, pixels): pixels for B, probabilities of a 1 for C, grey values for G."""
         return _means(self.stored(split))
 
     def evaluation(self, split: Split) -> Tensor:
-        """A split as float32 from 0 to 1, zeros and ones for B and C, that never changes, to be evaluated on.
+        """A split to be evaluated on, (n, pixels), float32 from 0 to 1, zeros and ones for B and C; it never changes.
 
         B gives its pixels. C is binarised, and G dequantised, once, drawn on the CPU from a fixed seed for each split,
         so that every run on every device is evaluated on the same images.
@@ -107,12 +107,19 @@ class Dataset:
     def batches(
         self, batch_size: int, *, seed: int, epoch: int, start: int = 0, split: Split = "train"
     ) -> Iterator[Tensor]:
-        """The minibatches of one epoch from number ``start`` on: float32 from 0 to 1, one image per row.
+        """The minibatches of one epoch, float32 from 0 to 1, (batch_size, pixels); the last one may be smaller.
 
         Every image comes once, in an order drawn anew for each epoch. Batch number i is a function of
         ``seed``, ``epoch``, ``split``, ``batch_size`` and i alone, so an epoch that is resumed at ``start=i``
         continues bit for bit. The order is the same on every device; what C and G draw is drawn on the
-        dataset's device, and are the same only on devices of one type.
+        dataset's device, and is the same only on devices of one type.
+
+        Args:
+            batch_size: images in a minibatch.
+            seed: of the order and of the draws.
+            epoch: the number of the epoch, from 0.
+            start: the number of the first minibatch.
+            split: ``"train"``, ``"valid"`` or ``"test"``.
         """
         count = self.batch_count(batch_size, split)
         if not 0 <= start <= count:

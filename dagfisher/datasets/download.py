@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from .atomic import replacing
+from .._files import replacing
 from .errors import DataError
 from .idx import read_bytes
 

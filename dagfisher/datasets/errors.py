@@ -1,4 +1,4 @@
-"""The one exception of this room."""
+"""DataError, the one exception of this room."""
 
 
 class DataError(Exception):

@@ -1,4 +1,4 @@
-"""The datasets by name."""
+"""The datasets by name: loaded, and listed with where each is found."""
 
 from __future__ import annotations
 
@@ -16,23 +16,30 @@ _SOURCES = {source.name: source for source in (mnist.MNIST, mnist.FASHION_MNIST)
 
 
 class Listing(NamedTuple):
-    """One line of what there is to load."""
+    """A named dataset, and where it is found."""
 
     name: str
     binarisations: str
     shape: tuple[int, int]
+    """(rows, columns) of an image."""
     sizes: tuple[int, int, int]
+    """The numbers of images in train, valid and test."""
     found: bool
     where: str
+    """The folder, or how to get it."""
 
 
 def load(name: str | os.PathLike[str], binarisation: str = "B", *, may_download: bool = True) -> Dataset:
     """The dataset of that name (see ``NAMES``), or the images in the IDX or ``.npy`` file of that path.
 
-    ``binarisation`` is "B" (binarised once), "C" (grey values are the probabilities of a 1, drawn anew at each step)
-    or "G" (the grey values themselves, dequantised). ``mnist`` and ``fashion-mnist`` are taken from the folders of
-    these names in ``DAGFISHER_DATA``, else from the user's cache folder, else downloaded to there unless
-    ``may_download`` is false. A path is never mistaken for a name if it is given as a ``Path``.
+    ``mnist`` and ``fashion-mnist`` are taken from the folders of these names in ``DAGFISHER_DATA``, else from the
+    user's cache folder, else downloaded to there.
+
+    Args:
+        name: or a path, which is never mistaken for a name if it is given as a ``Path``.
+        binarisation: "B" (binarised once), "C" (grey values are the probabilities of a 1, drawn anew at each step) or
+            "G" (the grey values themselves, dequantised).
+        may_download: whether files that are not found may be fetched.
     """
     if binarisation not in ("B", "C", "G"):
         raise DataError(

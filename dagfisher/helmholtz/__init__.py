@@ -1,10 +1,22 @@
-"""Helmholtz machines and the whole family of wake-sleep algorithms."""
+"""Helmholtz machines and the whole family of wake-sleep algorithms.
 
-from .algorithms import ALGORITHMS, Algorithm
+A `HelmholtzMachine` has a generative network p and a recognition network q. A `Trainer` teaches both by an `Algorithm`:
+samples of q are drawn and weighed, samples of p are dreamt, and the optimizer (`DAGNaturalGradient` for natural
+algorithms) follows the gradients. A `Run` is training in a folder, described by `Settings`, that can be left and
+continued.
+
+The modules in the order of their imports: `shapes` (units of convolutions), `sampling` (wake and dreams), `evaluate`
+(log-likelihoods), `machine`, `objectives` (gradients), `regularisers`, `schedules`, `algorithms`, `train`, `settings`,
+`metrics` (rows of a run), `pictures`, `runs`. To add an algorithm, write an `Algorithm` and `register_algorithm` it.
+"""
+
+from .algorithms import ALGORITHMS, Algorithm, Figure, Step, register_algorithm
 from .evaluate import Estimate, estimate
 from .machine import HelmholtzMachine
+from .metrics import Row
 from .regularisers import L1, L2, Entropy
-from .runs import Row, Run
+from .runs import Run
+from .sampling import Wake
 from .schedules import Schedule
 from .settings import Settings
 from .train import Trainer
@@ -16,11 +28,15 @@ __all__ = [
     "Algorithm",
     "Entropy",
     "Estimate",
+    "Figure",
     "HelmholtzMachine",
     "Row",
     "Run",
     "Schedule",
     "Settings",
+    "Step",
     "Trainer",
+    "Wake",
     "estimate",
+    "register_algorithm",
 ]

@@ -10,8 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..errors import ShapeError
-from .machine import HelmholtzMachine
-from .objectives import wake
+from .sampling import Networks, wake
 
 ROWS = 8192
 """Samples times examples that are in memory at once."""
@@ -19,7 +18,7 @@ ROWS = 8192
 
 @dataclass
 class Estimate:
-    """What the samples say of each example."""
+    """What the samples say of each example; tensors have a value for each, (n,)."""
 
     log_p: Tensor
     """log p(x) ≈ log mean_k p(x, h_k)/q(h_k|x)."""
@@ -36,7 +35,7 @@ class Estimate:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean over examples; the estimator's own downward bias is not part of it."""
+        """The standard error of `mean` over the examples; the estimator's own downward bias is not part of it."""
         if len(self.log_p) < 2:
             return math.nan
         return float(self.log_p.double().std() / math.sqrt(len(self.log_p)))
@@ -44,14 +43,25 @@ class Estimate:
 
 @torch.no_grad()
 def estimate(
-    machine: HelmholtzMachine,
+    machine: Networks,
     x: Tensor,
     samples: int = 1000,
     *,
     generator: Generator | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Estimate:
-    """Log-likelihoods of the examples x from `samples` draws of q(h|x) each; `progress` is told examples done."""
+    """Importance-sampled log-likelihoods of examples; memory does not grow with the number of samples.
+
+    Args:
+        machine: whose p is evaluated, with draws of its q.
+        x: data in [0, 1], (n, pixels).
+        samples: draws of q(h|x) for each example.
+        generator: of the draws.
+        progress: is told after each part how many examples it had.
+
+    Returns:
+        Estimates for each of the n examples.
+    """
     if samples < 1:
         raise ShapeError(f"an estimate needs at least one sample, not {samples}.")
     encoded = machine.encode(x)
@@ -67,9 +77,7 @@ def estimate(
     return Estimate(log_p - log_s, 2 * (log_root - log_s), torch.exp(2 * log_p - log_square), samples)
 
 
-def _stream(
-    machine: HelmholtzMachine, x: Tensor, samples: int, generator: Generator | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _stream(machine: Networks, x: Tensor, samples: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor]:
     """log Σ r, log Σ √r and log Σ r² of the ratios r = p/q of each example."""
     sums = [torch.full((len(x),), -math.inf, dtype=x.dtype, device=x.device) for _ in range(3)]
     chunk = max(1, ROWS // len(x))

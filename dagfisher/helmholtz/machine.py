@@ -1,4 +1,4 @@
-"""HelmholtzMachine: a generative and a recognition network that are each other's inverse."""
+"""HelmholtzMachine: a generative network and a recognition network that inverts it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..capture import observe
 from ..errors import ShapeError
 from ..families import Bernoulli, Gaussian
 from ..nn import BernoulliLinear, GaussianLinear, Prior, StochasticLayer
+from .evaluate import estimate
 from .shapes import Shape, in_space, layer_shapes, predict
 
 LayerPair = tuple[StochasticLayer, StochasticLayer]
@@ -57,13 +58,15 @@ class HelmholtzMachine(nn.Module):
         self.recognition = nn.ModuleList(pair[1] for pair in pairs)
         self.prior = prior
         self.shapes = layer_shapes(pairs, shape, prior.family.split(prior.bias.shape[0])[0])
-        """How the units of each layer stand, from the data to the top."""
+        """The shape of each layer of units, from the data to the top."""
         self.reset_parameters()
 
     def reset_parameters(self, *, bihm: bool = False, generator: Generator | None = None) -> None:
-        """Glorot-normal weights and biases of −1; Gaussian layers start with biases of 0 and one scale for all parents.
+        """Start anew: Glorot-normal weights, biases of −1; for Gaussian layers biases of 0, one scale for all parents.
 
-        For BiHM normal values of deviation 0.001, cut at two deviations.
+        Args:
+            bihm: normal values of deviation 0.001, cut at two deviations, as bidirectional machines need.
+            generator: of the draws.
         """
         for layer in [*self.generative_layers(), *self.recognition_layers(), self.prior]:
             for name, parameter in layer.named_parameters():
@@ -91,15 +94,15 @@ class HelmholtzMachine(nn.Module):
         return [math.prod(shape) for shape in self.shapes]
 
     def up(self, i: int, parents: Tensor) -> Tensor:
-        """The predictor of recognition layer i, counted from the bottom, given the flat states below it."""
+        """The predictor of recognition layer i, counted from the bottom, given the states (n, units) below it."""
         return predict(self.recognition[i], self.shapes[i], parents)  # type: ignore[arg-type]
 
     def down(self, i: int, parents: Tensor) -> Tensor:
-        """The predictor of generative layer i, counted from the bottom, given the flat states above it."""
+        """The predictor of generative layer i, counted from the bottom, given the states (n, units) above it."""
         return predict(self.generative[i], self.shapes[i + 1], parents)  # type: ignore[arg-type]
 
     def observe_down(self, i: int, parents: Tensor, predictor: Tensor) -> None:
-        """Feed the Fisher of generative layer i."""
+        """Feed the Fisher of generative layer i with flat parents and the predictor that `down` gave for them."""
         layer: StochasticLayer = self.generative[i]  # type: ignore[assignment]
         observe(layer, in_space(layer, self.shapes[i + 1], parents), in_space(layer, self.shapes[i], predictor))
 
@@ -120,7 +123,7 @@ class HelmholtzMachine(nn.Module):
         return list(self.recognition.parameters())
 
     def encode(self, x: Tensor) -> Tensor:
-        """Data in [0, 1] as states of the visible units, flattened to (n, pixels)."""
+        """Data in [0, 1], (n, …), as states of the visible units, (n, pixels)."""
         flat = x.reshape(x.shape[0], -1) if x.dim() > 1 else x.reshape(1, -1)
         if flat.shape[1] != self.visible:
             raise ShapeError(
@@ -130,12 +133,12 @@ class HelmholtzMachine(nn.Module):
         return flat.to(self.prior.bias) * (high - low) + low
 
     def decode(self, visible: Tensor) -> Tensor:
-        """States or means of the visible units as values in [0, 1]."""
+        """States or means of the visible units, (n, pixels), as values in [0, 1]."""
         low, high = self._range()
         return (visible - low) / (high - low)
 
     def _range(self) -> tuple[float, float]:
-        """What the data 0 and 1 are as states of the visible units."""
+        """The states of the visible units that the data 0 and 1 become."""
         family = self.generative_layers()[0].family
         return family.states if isinstance(family, Bernoulli) else (-1.0, 1.0)
 
@@ -148,7 +151,16 @@ class HelmholtzMachine(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int, *, means: bool = False, generator: Generator | None = None) -> Tensor:
-        """n dreams, (n, pixels); with `means`, the expectations of the pixels instead of draws."""
+        """Dreams of p.
+
+        Args:
+            n: how many.
+            means: give the expectations of the pixels instead of draws.
+            generator: of the draws.
+
+        Returns:
+            (n, pixels) in [0, 1].
+        """
         h = self.prior.sample(n, generator)
         return self._descend(len(self.generative), h, means, generator)
 
@@ -164,7 +176,16 @@ class HelmholtzMachine(nn.Module):
 
     @torch.no_grad()
     def reconstruct(self, x: Tensor, *, depth: int = 1, generator: Generator | None = None) -> Tensor:
-        """The expectations of the pixels after going up `depth` layers with q and down again with p."""
+        """The expectations of the pixels after going up with q and down again with p.
+
+        Args:
+            x: data in [0, 1], (n, pixels).
+            depth: how many layers to go up.
+            generator: of the draws.
+
+        Returns:
+            (n, pixels) in [0, 1].
+        """
         h = self.infer(x, generator=generator)[depth - 1]
         return self._descend(depth, h, True, generator)
 
@@ -176,14 +197,21 @@ class HelmholtzMachine(nn.Module):
         return self.decode(family.mean(predictor) if means else family.sample(predictor, generator))
 
     def log_likelihood(self, x: Tensor, samples: int = 1000, *, generator: Generator | None = None) -> Tensor:
-        """The importance-sampled log p(x) of each example; memory does not grow with `samples`."""
-        from .evaluate import estimate
+        """The importance-sampled log p(x) of each example; memory does not grow with `samples`.
 
+        Args:
+            x: data in [0, 1], (n, pixels).
+            samples: draws of q(h|x) for each example.
+            generator: of the draws.
+
+        Returns:
+            (n,), in nats; :func:`estimate` also tells how far to trust it.
+        """
         return estimate(self, x, samples, generator=generator).log_p
 
     @torch.no_grad()
     def exact_log_likelihood(self, x: Tensor) -> Tensor:
-        """log p(x) of each example by summing over every state of every hidden layer; for tiny machines."""
+        """log p(x) of each example, (n,), by summing over every state of every hidden layer; for tiny machines."""
         children = [*self.generative_layers()[1:], self.prior]
         if not all(isinstance(layer.family, Bernoulli) for layer in children):
             raise ShapeError("exact_log_likelihood sums over all states; units that are not Bernoulli have too many.")
@@ -237,8 +265,3 @@ def _dense(
         for i in range(len(widths) - 1)
     ]
     return pairs, Prior(widths[-1], kinds[-1], **settings[kinds[-1]])
-
-
-def log_mean_exp(log_values: Tensor, dim: int) -> Tensor:
-    """log of the mean of exp along an axis."""
-    return torch.logsumexp(log_values, dim) - math.log(log_values.shape[dim])

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .._settings import LARGEST_RATE
 from ..errors import SettingError
 from ..nn import StochasticLayer
-from ..options import LARGEST_RATE
 from .machine import HelmholtzMachine
-from .objectives import Terms, Wake
+from .objectives import Terms
+from .sampling import Wake
 
 WARM_UPS = ("linear", "hyperbolic")
 
@@ -47,7 +48,7 @@ class Regulariser:
 
     @property
     def name(self) -> str:
-        """What its values are called in metrics.csv."""
+        """The name of its column in metrics.csv."""
         return type(self).__name__.lower()
 
     def at(self, step: int) -> float:
@@ -61,7 +62,7 @@ class L1(Regulariser):
     """strength · Σ|w| over the weights, biases excepted, descended outside the inverse Fisher."""
 
     def penalty(self, weight: Tensor) -> Tensor:
-        """Of one weight, at strength 1."""
+        """The penalty on one weight tensor, a scalar, at strength 1."""
         return weight.abs().sum()
 
     def shrunk(self, weight: Tensor, length: float) -> Tensor:
@@ -73,7 +74,7 @@ class L2(Regulariser):
     """½ · strength · Σw² over the weights, biases excepted, descended outside the inverse Fisher."""
 
     def penalty(self, weight: Tensor) -> Tensor:
-        """Of one weight, at strength 1."""
+        """The penalty on one weight tensor, a scalar, at strength 1."""
         return 0.5 * weight.square().sum()
 
     def shrunk(self, weight: Tensor, length: float) -> Tensor:
@@ -85,7 +86,18 @@ class Entropy(Regulariser):
     """strength · the mean entropy of all units of both networks given their parents, which is maximised."""
 
     def add(self, machine: HelmholtzMachine, state: Wake, weights: Tensor, strength: float, terms: Terms) -> Tensor:
-        """Add its gradient, given the wake samples (p's with the weights of its update), and give the mean entropy."""
+        """Add its gradient to the terms of a step.
+
+        Args:
+            machine: both networks.
+            state: the wake samples.
+            weights: of the samples in p's update, (S, B); in q's they count equally.
+            strength: of the reward at this step.
+            terms: where the gradient is added.
+
+        Returns:
+            The mean entropy, a scalar.
+        """
         column = weights.reshape(-1, 1)
         children = [*machine.generative_layers(), machine.prior]
         total = weights.new_zeros(())
@@ -111,7 +123,13 @@ def weights_of(machine: nn.Module) -> list[Tensor]:
 def shrinkage(
     machine: HelmholtzMachine, penalties: list[tuple[L1 | L2, float]], rates: dict[Tensor, float]
 ) -> dict[Tensor, Tensor]:
-    """What one step down the slopes of the penalties, from the weights as they are, adds to each weight."""
+    """What one step down the slopes of the penalties adds to each weight.
+
+    Args:
+        machine: its weights are penalised as they are now, and not changed.
+        penalties: each with its strength at this step.
+        rates: the learning rate of each weight.
+    """
     changes = {}
     for weight in weights_of(machine):
         after: Tensor = weight

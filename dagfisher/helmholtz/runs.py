@@ -1,4 +1,4 @@
-"""A run: training in a folder that can be left at any moment and taken up again.
+"""A run: training in a folder that can be left at any moment and continued.
 
 The checkpoint is the truth. It holds the trainer, the seconds trained and every row of the metrics, and replaces its
 predecessor whole; the other files are written from it. So a killed run has lost the steps since its last checkpoint and
@@ -8,59 +8,29 @@ nothing else, and repeats exactly those.
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
-import io
 import json
 import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._files import replacing
 from ..datasets import Dataset, Split
-from ..datasets.atomic import replacing
 from ..errors import CheckpointError, DagFisherError, NonFiniteError, SettingError, ShapeError
+from ..plots import Panel
 from .evaluate import Estimate, estimate
 from .machine import HelmholtzMachine
+from .metrics import METRICS, Row, write_rows
+from .pictures import display, draw_run, run_panels
 from .settings import Settings
 
-CONFIG, METRICS, CHECKPOINT = "config.json", "metrics.csv", "checkpoint.pt"
-CURVES, SAMPLES = "curves.png", "samples.png"
+CONFIG, CHECKPOINT = "config.json", "checkpoint.pt"
 _MAY_CHANGE = ("epochs", "checkpoint_every")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One evaluation, a line of metrics.csv; log-likelihoods are importance-sampled means in nats."""
-
-    data: str
-    """The dataset and its binarisation."""
-    epoch: float
-    """Epochs done, a fraction within an epoch."""
-    steps: int
-    seconds: float
-    """Spent on training alone."""
-    train_log_likelihood: float
-    """From the S samples of each step since the row before, while the machine was learning."""
-    valid_log_likelihood: float
-    valid_standard_error: float
-    test_log_likelihood: float
-    test_standard_error: float
-    effective_samples: float
-    """The mean over the test examples, out of eval_samples."""
-    kl: float | None = None
-    """Exact KL(data ‖ machine), where the distribution of the data is known and the machine is tiny."""
-    l1: float | None = None
-    """Σ|w| of the weights, if they are penalised so."""
-    l2: float | None = None
-    """½Σw² of the weights, if they are penalised so."""
-    entropy: float | None = None
-    """The mean entropy of the units given their parents in the last minibatch, if it is rewarded."""
 
 
 class Stopped(Exception):
@@ -70,7 +40,8 @@ class Stopped(Exception):
 class Run:
     """A folder with ``config.json``, ``metrics.csv``, ``checkpoint.pt``, ``curves.png`` and ``samples.png``.
 
-    Made by `create`, `open` (to look at) or `resume` (to go on).
+    A run is made by `create` and trained by `train`, and can be stopped or killed at any moment. After that, `resume`
+    gives it back to be trained further, and `open` to be looked at. `estimate` and `draw` work at any time.
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
@@ -87,7 +58,12 @@ class Run:
 
     @classmethod
     def create(cls, folder: str | Path, settings: Settings) -> Run:
-        """A new run in a folder that does not exist or is empty."""
+        """A new run.
+
+        Args:
+            folder: must not exist or must be empty.
+            settings: made by :meth:`Settings.resolve`.
+        """
         folder = Path(folder)
         if holds_run(folder):
             raise SettingError(f"{folder} already holds a run; resume it, or give another folder.")
@@ -99,9 +75,11 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path, **given: Any) -> Run:
-        """The run in a folder, where its checkpoint stands; nothing is written.
+        """The run in a folder as its checkpoint has it; nothing is written.
 
-        Of the settings, ``epochs`` and ``checkpoint_every`` may be given anew, the others only as they are.
+        Args:
+            folder: of the run.
+            given: settings; ``epochs`` and ``checkpoint_every`` may be new, the others only as they are.
         """
         folder = Path(folder)
         saved = read_settings(folder)
@@ -121,12 +99,17 @@ class Run:
 
     @classmethod
     def resume(cls, folder: str | Path, **given: Any) -> Run:
-        """The run that `open` gives, to be trained further; its files are brought in line with its checkpoint."""
+        """The run that `open` gives, to be trained further; its files are brought in line with its checkpoint.
+
+        Args:
+            folder: of the run.
+            given: settings, as for `open`.
+        """
         run = cls.open(folder, **given)
         for part in filter(_is_part, run.folder.iterdir()):
             part.unlink(missing_ok=True)
         run._write_config()
-        run._write_metrics()
+        write_rows(run.folder, run.rows)
         return run
 
     @property
@@ -152,11 +135,15 @@ class Run:
         on_step: Callable[[Run], None] | None = None,
         on_row: Callable[[Row], None] | None = None,
     ) -> bool:
-        """Train to the last epoch; whether that was reached.
+        """Train to the last epoch; True if that was reached.
 
-        `enough` and `stop` are asked after each step: the first one ends the training with a row for where it stands,
-        the second one without. Either way the run is saved. Sets PyTorch's number of threads, which the exact result
-        depends on.
+        Sets PyTorch's number of threads, which the exact result depends on. However it ends, the run is saved.
+
+        Args:
+            enough: is asked after each step; True ends the training with a last row.
+            stop: is asked after each step; True ends the training at once, without a row.
+            on_step: is given the run after each step.
+            on_row: is given each row of the metrics.
         """
         torch.set_num_threads(self.settings.threads)
         self._saved = time.monotonic()
@@ -164,7 +151,7 @@ class Run:
 
         def after_step(value: Tensor) -> None:
             nonlocal began
-            if self._interesting():
+            if self._pauses():
                 self._settle()
             self.seconds += time.perf_counter() - began
             self._total += value
@@ -203,13 +190,21 @@ class Run:
         seed: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Estimate:
-        """Log-likelihoods of the first `examples` of a split, by default as for a row of the metrics."""
+        """Log-likelihoods of the first examples of a split, by default as for a row of the metrics.
+
+        Args:
+            split: ``"train"``, ``"valid"`` or ``"test"``.
+            examples: how many; ``eval_examples`` if not given.
+            samples: for each; ``eval_samples`` if not given.
+            seed: of the draws; the run's own, which changes with its steps, if not given.
+            progress: is told after each part how many examples it had.
+        """
         x = self.data.evaluation(split)[: examples or self.settings.eval_examples]
         generator = self.settings.stream(f"{split} {self.steps}" if seed is None else f"evaluation {seed}")
         return estimate(self.machine, x, samples or self.settings.eval_samples, generator=generator, progress=progress)
 
     def exact_kl(self) -> float | None:
-        """KL(data ‖ machine), where both are known exactly."""
+        """KL(data ‖ machine) in nats, or None unless both are known exactly."""
         distribution = self.data.distribution
         if distribution is None:
             return None
@@ -220,9 +215,12 @@ class Run:
 
     def draw(self) -> None:
         """Write curves.png and samples.png."""
-        from .. import plots
+        title = f"{display(self.settings.algorithm)} on {self.data.label}"
+        draw_run(self.folder, self.rows, self.panels(), self.data.shape, title=title)
 
-        plots.draw_run(self)
+    def panels(self) -> list[Panel]:
+        """Test images, reconstructions and dreams; the same for the same state of the run."""
+        return run_panels(self.machine, self.data, self.settings.stream(f"pictures {self.steps}"))
 
     def save(self) -> None:
         """Replace the checkpoint, then the metrics."""
@@ -236,7 +234,7 @@ class Run:
         }
         with replacing(self.folder / CHECKPOINT) as file:
             torch.save(state, file)
-        self._write_metrics()
+        write_rows(self.folder, self.rows)
         self._saved = time.monotonic()
 
     def _load(self) -> None:
@@ -264,18 +262,19 @@ class Run:
             )
 
     def _withdraw(self) -> None:
-        """A run that failed before its first checkpoint leaves its folder free, for the command put right."""
+        """Remove the files of a run that failed before its first checkpoint, so that the folder can be used again."""
         if not (self.folder / CHECKPOINT).exists():
             for name in (CONFIG, METRICS):
                 (self.folder / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
 
-    def _interesting(self) -> bool:
+    def _pauses(self) -> bool:
+        """Whether something other than the next step follows now."""
         return self._row_due() or time.monotonic() - self._saved >= self.settings.checkpoint_every
 
     def _row_due(self) -> bool:
-        """Whether the machine as it stands is to be evaluated and has not been."""
+        """Whether the machine is to be evaluated after this step and has not been."""
         steps = self.steps
         if steps == 0 or (self.rows and self.rows[-1].steps == steps):
             return False
@@ -318,14 +317,6 @@ class Run:
         with replacing(self.folder / CONFIG) as file:
             file.write(text.encode() + b"\n")
 
-    def _write_metrics(self) -> None:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(field.name for field in dataclasses.fields(Row))
-        writer.writerows(dataclasses.astuple(row) for row in self.rows)
-        with replacing(self.folder / METRICS) as file:
-            file.write(text.getvalue().encode())
-
 
 def _is_part(path: Path) -> bool:
     """Whether a file was being written when its process was killed."""
@@ -348,17 +339,3 @@ def read_settings(folder: Path) -> Settings:
         return Settings.resolve(**values)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise SettingError(f"{path} cannot be used: {error}") from None
-
-
-def read_rows(folder: Path) -> list[Row]:
-    """The rows of the run in a folder, without its checkpoint or its data."""
-    path = folder / METRICS
-    if not path.exists():
-        return []
-    kinds: dict[str, Callable[[str], Any]] = {"data": str, "steps": int}
-    kinds.update(dict.fromkeys(("kl", "l1", "l2", "entropy"), lambda text: float(text) if text else None))
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            return [Row(**{k: kinds.get(k, float)(v) for k, v in line.items()}) for line in csv.DictReader(file)]
-    except (OSError, ValueError, TypeError) as error:
-        raise SettingError(f"{path} cannot be read as metrics of a run ({error}).") from None

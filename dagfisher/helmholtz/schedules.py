@@ -27,7 +27,11 @@ _SHAPES = "constant, cosine[:END[:FROM]], linear[:END[:FROM]], step:EPOCHS:FACTO
 
 @dataclass(frozen=True)
 class Schedule:
-    """A factor that changes with the epochs done."""
+    """A factor that changes with the epochs done.
+
+    Args:
+        text: in the words above, for example ``"warm-up:1+cosine"``.
+    """
 
     text: str = "constant"
 
@@ -36,7 +40,7 @@ class Schedule:
             _parse(part, self.text)
 
     def factor(self, epoch: float, epochs: float) -> float:
-        """The factor when so many epochs are done, of so many in all."""
+        """The factor when `epoch` epochs are done, of `epochs` in all."""
         return math.prod(_factor(*_parse(part, self.text), epoch, epochs) for part in self.text.split("+"))
 
 

@@ -1,12 +1,14 @@
-"""Every setting of a training run: its default, its range, and how it is said on a command line or in a file."""
+"""Every setting of a training run, said once: its default, its check and its help.
+
+The command line, configuration files and `Settings.resolve` all follow from the fields of `Settings`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import difflib
 import hashlib
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ from typing import Any
 import torch
 
 from .. import datasets
+from .._settings import LARGEST_RATE, converted, listed, number, one_of, setting, settings_of, switch
 from ..errors import SettingError
-from ..options import LARGEST_RATE
-from ..solvers import SOLVERS
+from ..optim import OptimizerSettings
 from .algorithms import ALGORITHMS, Algorithm, algorithm_named
 from .machine import HelmholtzMachine
 from .regularisers import L1, L2, WARM_UPS, Entropy
@@ -35,6 +37,7 @@ LAYERS: dict[str, tuple[int, ...]] = {
 }
 """The hidden layers, from the data up, that a named dataset gets by default."""
 
+_TOLERANCE = 0.01
 _GREY_PLAIN_LR, _GREY_NATURAL_LR, _GREY_DAMPING = 0.003, 0.005, 10.0
 """For Gaussian pixels, whose Fisher weights 1/σ² are a hundred times those of binary ones."""
 
@@ -44,58 +47,11 @@ NATURAL_ONLY = (
 )
 """Settings that plain algorithms do not have."""
 
-Convert = Callable[[str, Any], Any]
-"""From a setting's name and what the user wrote (text, or a value of a file) to its value."""
-
-
-def _number(low: float, *, whole: bool = False, open_low: bool = False, below: float = math.inf) -> Convert:
-    kind: Callable[[Any], Any] = int if whole else float
-    words = f"{'a whole number' if whole else 'a number'} {'above' if open_low else 'of at least'} {low:g}"
-    words += f" and below {below:g}" if below < math.inf else ""
-
-    def convert(name: str, given: Any) -> Any:
-        try:
-            value = kind(given) if not isinstance(given, bool) else math.nan
-        except (TypeError, ValueError, OverflowError):
-            value = math.nan
-        exact = isinstance(given, str) or value == given
-        if not (exact and low <= value < below and not (open_low and value == low)):
-            raise SettingError(f"{name} must be {words}, not {given!r}.")
-        return value
-
-    return convert
-
-
-def _one_of(*choices: str) -> Convert:
-    def convert(name: str, given: Any) -> str:
-        if given not in choices:
-            raise SettingError(f"{name} must be one of {', '.join(choices)}, not {given!r}.")
-        return str(given)
-
-    return convert
-
-
-def _switch(name: str, given: Any) -> bool:
-    if not isinstance(given, bool):
-        raise SettingError(f"{name} must be true or false, not {given!r}.")
-    return given
-
-
-def _listed(name: str, given: Any, each: Convert) -> tuple[Any, ...]:
-    parts = given.split(",") if isinstance(given, str) else given
-    if not isinstance(parts, (list, tuple)) or not parts:
-        raise SettingError(f"{name} must be numbers with commas between them, not {given!r}.")
-    return tuple(each(f"each of {name}", part) for part in parts)
-
-
-def _layers(name: str, given: Any) -> tuple[int, ...]:
-    return _listed(name, given, _number(1, whole=True))
-
 
 def _adam(name: str, given: Any) -> tuple[float, ...] | None:
     if given is None or given is False:
         return None
-    betas = (0.9, 0.999) if given is True else _listed(name, given, _number(0, below=1))
+    betas = (0.9, 0.999) if given is True else listed(number(0, below=1))(name, given)
     if len(betas) != 2:
         raise SettingError(f"{name} takes two numbers, for example 0.9,0.999, not {given!r}.")
     return betas
@@ -127,80 +83,95 @@ def _device(name: str, given: Any) -> str:
     return str(device)
 
 
-def _field(convert: Convert, help: str, default: Any = None) -> Any:
-    return dataclasses.field(default=default, metadata={"convert": convert, "help": help})
-
-
 _natural = "natural algorithms: "
+
+
+def _of_optimizer(name: str, default: str) -> Any:
+    """A setting of the optimizer, with its check and its help; `default` says what counts if it is not given."""
+    (entry,) = (each for each in settings_of(OptimizerSettings) if each.name == name)
+
+    def check(name: str, given: Any) -> Any:
+        value = given
+        for kind in (int, float) if isinstance(given, str) else ():
+            with contextlib.suppress(ValueError):
+                value = kind(given)
+                break
+        return entry.convert(name, value)
+
+    return setting(None, check, f"{_natural}{entry.help} ({default})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a run was told, with every default filled in; made by `resolve`.
+    """Every setting of a run, defaults filled in; made by `resolve`, which checks what is given.
 
     The settings of `NATURAL_ONLY` are None for plain algorithms; a ``damping`` of None is adapted.
     """
 
-    data: str = _field(_data, "a name that `dagfisher data` lists, or the path of an IDX or .npy file", "mini-mnist")
-    binarisation: str = _field(
-        _one_of("B", "C", "G"), "B: binarised once; C: drawn anew at each step; G: grey values, Gaussian pixels", "B"
+    data: str = setting("mini-mnist", _data, "a name that `dagfisher data` lists, or the path of an IDX or .npy file")
+    binarisation: str = setting(
+        "B", one_of("B", "C", "G"), "B: binarised once; C: drawn anew at each step; G: grey values, Gaussian pixels"
     )
-    algorithm: str = _field(_algorithm, f"one of {', '.join(ALGORITHMS)}", "nrws")
-    layers: tuple[int, ...] = _field(_layers, "hidden units from the data up, for example 100,50,10 (by dataset)")
-    states: str = _field(_one_of(*STATES), "of each unit: plus-minus (−1, 1) or zero-one (0, 1)", "plus-minus")
-    epochs: int = _field(_number(1, whole=True), "epochs in all", 20)
-    batch_size: int = _field(_number(1, whole=True), "examples in a minibatch", 32)
-    samples: int = _field(_number(1, whole=True), "draws of q(h|x) per example", 10)
-    lr: float = _field(
-        _number(0, open_low=True, below=LARGEST_RATE),
+    algorithm: str = setting("nrws", _algorithm, lambda: f"one of {', '.join(ALGORITHMS)}")
+    layers: tuple[int, ...] = setting(
+        None, listed(number(1, whole=True)), "hidden units from the data up, for example 100,50,10 (by dataset)"
+    )
+    states: str = setting("plus-minus", one_of(*STATES), "of each unit: plus-minus (−1, 1) or zero-one (0, 1)")
+    epochs: int = setting(20, number(1, whole=True), "epochs in all")
+    batch_size: int = setting(32, number(1, whole=True), "examples in a minibatch")
+    samples: int = setting(10, number(1, whole=True), "draws of q(h|x) per example")
+    lr: float = setting(
+        None,
+        number(0, open_low=True, below=LARGEST_RATE),
         "learning rate (by algorithm, times 1 − momentum; 0.001 with adam)",
     )
-    damping: float | None = _field(_number(0), _natural + "added to the Fisher blocks (adapted)")
-    update_every: int | None = _field(_number(1, whole=True), _natural + "steps that a Fisher is kept (by algorithm)")
-    solver: str | None = _field(_one_of("auto", *SOLVERS), _natural + f"auto, {', '.join(SOLVERS)} (by algorithm)")
-    tolerance: float | None = _field(_number(0, open_low=True), _natural + "residual left by conjugate (0.01)")
-    trust_region: float | None = _field(_number(0, open_low=True), _natural + "most divergence of a step (no bound)")
-    window: int | None = _field(_number(1, whole=True), _natural + "refreshes that a Fisher is made of (1)")
-    fisher: str | None = _field(_one_of("wake", "dream"), _natural + "Fisher of p from wake or dream samples (wake)")
-    lr_schedule: str = _field(
-        _schedule, "factor of lr: constant, cosine, linear:0:0.5, step:5:0.5, warm-up:1+cosine, …", "linear:0:0.5"
+    damping: float | None = _of_optimizer("damping", "adapted")
+    update_every: int | None = _of_optimizer("update_every", "by algorithm")
+    solver: str | None = _of_optimizer("solver", "by algorithm")
+    tolerance: float | None = _of_optimizer("tolerance", f"{_TOLERANCE}")
+    trust_region: float | None = _of_optimizer("trust_region", "no bound")
+    window: int | None = _of_optimizer("window", "1")
+    fisher: str | None = setting(
+        None, one_of("wake", "dream"), _natural + "Fisher of p from wake or dream samples (wake)"
     )
-    damping_schedule: str | None = _field(_schedule, _natural + "the same for damping (constant)")
-    update_every_schedule: str | None = _field(_schedule, _natural + "the same for update_every (constant)")
-    samples_schedule: str = _field(_schedule, "the same for samples, for example step:10:2", "constant")
-    l1: float = _field(_number(0), "L1 penalty on the weights", 0.0)
-    l2: float = _field(_number(0), "L2 penalty on the weights", 0.0)
-    entropy: float = _field(_number(0), "reward for the entropy of the units given their parents", 0.0)
-    warm_up: int = _field(_number(0, whole=True), "steps until l1, l2 and entropy count in full", 0)
-    warm_up_shape: str = _field(_one_of(*WARM_UPS), "how: linear, or hyperbolic as the thesis prints", "linear")
-    momentum: float = _field(_number(0, below=1), "of the gradient, or natural gradient", 0.0)
-    nesterov: bool = _field(_switch, "look ahead along the momentum", False)
-    adam: tuple[float, ...] | None = _field(_adam, "Adam on the gradient, or natural gradient; its betas")
-    baseline: bool = _field(_switch, "subtract 1/S from the wake weights of q", True)
-    sleep_steps: int = _field(_number(1, whole=True), "sleep updates per wake update", 1)
-    sleep_scale: float = _field(_number(0, open_low=True), "factor of the sleep gradient", 1.0)
-    seed: int = _field(_number(0, whole=True, below=2**31), "of all draws and of the initial weights", 0)
-    threads: int = _field(_number(1, whole=True), "CPU threads (all that PyTorch would take)")
-    device: str = _field(_device, "cpu, cuda, cuda:1, …", "cpu")
-    eval_examples: int = _field(_number(1, whole=True), "examples of valid and test evaluated for a row", 1000)
-    eval_samples: int = _field(_number(1, whole=True), "samples per evaluated example", 100)
-    eval_every: int | None = _field(_number(1, whole=True), "steps between rows within an epoch (once per epoch)")
-    checkpoint_every: float = _field(_number(0), "seconds between checkpoints within an epoch", 60.0)
+    lr_schedule: str = setting(
+        "linear:0:0.5", _schedule, "factor of lr: constant, cosine, linear:0:0.5, step:5:0.5, warm-up:1+cosine, …"
+    )
+    damping_schedule: str | None = setting(None, _schedule, _natural + "the same for damping (constant)")
+    update_every_schedule: str | None = setting(None, _schedule, _natural + "the same for update_every (constant)")
+    samples_schedule: str = setting("constant", _schedule, "the same for samples, for example step:10:2")
+    l1: float = setting(0.0, number(0), "L1 penalty on the weights")
+    l2: float = setting(0.0, number(0), "L2 penalty on the weights")
+    entropy: float = setting(0.0, number(0), "reward for the entropy of the units given their parents")
+    warm_up: int = setting(0, number(0, whole=True), "steps until l1, l2 and entropy count in full")
+    warm_up_shape: str = setting("linear", one_of(*WARM_UPS), "how: linear, or hyperbolic as the thesis prints")
+    momentum: float = setting(0.0, number(0, below=1), "of the gradient, or natural gradient")
+    nesterov: bool = setting(False, switch, "look ahead along the momentum")
+    adam: tuple[float, ...] | None = setting(None, _adam, "Adam on the gradient, or natural gradient; its betas")
+    baseline: bool = setting(True, switch, "subtract 1/S from the wake weights of q")
+    sleep_steps: int = setting(1, number(1, whole=True), "sleep updates per wake update")
+    sleep_scale: float = setting(1.0, number(0, open_low=True), "factor of the sleep gradient")
+    seed: int = setting(0, number(0, whole=True, below=2**31), "of all draws and of the initial weights")
+    threads: int = setting(None, number(1, whole=True), "CPU threads (all that PyTorch would take)")
+    device: str = setting("cpu", _device, "cpu, cuda, cuda:1, …")
+    eval_examples: int = setting(1000, number(1, whole=True), "examples of valid and test evaluated for a row")
+    eval_samples: int = setting(100, number(1, whole=True), "samples per evaluated example")
+    eval_every: int | None = setting(None, number(1, whole=True), "steps between rows within an epoch (once per epoch)")
+    checkpoint_every: float = setting(60.0, number(0), "seconds between checkpoints within an epoch")
 
     @classmethod
     def convert(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """What is given (text or values), each checked on its own and in its own type; None counts as not given."""
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        for name in given:
-            if name not in fields:
-                near = difflib.get_close_matches(name, fields, 1)
-                raise SettingError(f"there is no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "."))
-        return {name: fields[name].metadata["convert"](name, v) for name, v in given.items() if v is not None}
+        return converted(cls, given)
 
     @classmethod
     def resolve(cls, **given: Any) -> Settings:
-        """Settings from what is given, checked, with defaults that suit the dataset and the algorithm."""
-        defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(cls)}
+        """Settings from what is given, checked, with defaults that suit the dataset and the algorithm.
+
+        Args:
+            given: values, or text as on a command line, by the names of settings.
+        """
+        defaults = {entry.name: entry.default for entry in settings_of(cls)}
         values = {**defaults, **cls.convert(given)}
         algorithm = algorithm_named(values["algorithm"])
         if values["nesterov"] and not values["momentum"]:
@@ -219,9 +190,9 @@ class Settings:
         return cls(**values)
 
     @property
-    def description(self) -> Algorithm:
-        """The algorithm's entry in the table."""
-        return ALGORITHMS[self.algorithm]
+    def chosen_algorithm(self) -> Algorithm:
+        """The algorithm of that name."""
+        return algorithm_named(self.algorithm)
 
     def as_dict(self) -> dict[str, Any]:
         """The settings as values that JSON and TOML know."""
@@ -229,7 +200,7 @@ class Settings:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
     def differences(self, given: Mapping[str, Any]) -> list[str]:
-        """The names among `given` whose values are not those of these settings."""
+        """The names among `given` whose values differ from these settings."""
         return [name for name, value in self.convert(given).items() if value != getattr(self, name)]
 
     def load_data(self) -> datasets.Dataset:
@@ -237,16 +208,16 @@ class Settings:
         return datasets.load(self.data, self.binarisation).to(self.device)
 
     def stream(self, purpose: str, device: str | None = None) -> torch.Generator:
-        """Random numbers that depend on the seed and on what they are for, and disturb no others."""
+        """A generator whose numbers depend on the seed and on what they are for, and disturb no others."""
         digest = hashlib.sha256(f"{purpose} {self.seed}".encode()).digest()
         return torch.Generator(device or self.device).manual_seed(int.from_bytes(digest[:4], "big"))
 
     def build(self, data: datasets.Dataset) -> Trainer:
-        """A trainer with a fresh machine whose weights depend on the seed alone."""
+        """A trainer with a new machine whose parameters depend on the seed alone."""
         pixels = "gaussian" if self.binarisation == "G" else "bernoulli"
         families = [pixels, *["bernoulli"] * len(self.layers)]
         machine = HelmholtzMachine([data.pixels, *self.layers], states=STATES[self.states], families=families)
-        machine.reset_parameters(bihm=self.description.weights == "root", generator=self.stream("weights", "cpu"))
+        self.chosen_algorithm.initialise(machine, self.stream("weights", "cpu"))
         machine.to(self.device)
         common: dict[str, Any] = {
             "samples": self.samples,
@@ -265,7 +236,7 @@ class Settings:
                 if (text := getattr(self, f"{name}_schedule")) not in (None, "constant")
             },
         }
-        if self.description.solver is not None:
+        if self.chosen_algorithm.solver is not None:
             return Trainer(
                 machine,
                 self.algorithm,
@@ -297,7 +268,7 @@ def _natural_defaults(algorithm: Algorithm, values: dict[str, Any]) -> dict[str,
             "damping": _GREY_DAMPING if values["binarisation"] == "G" else None,
             "update_every": algorithm.update_every,
             "solver": algorithm.solver,
-            "tolerance": 0.01,
+            "tolerance": _TOLERANCE,
             "window": 1,
             "fisher": "wake",
             "damping_schedule": "constant",

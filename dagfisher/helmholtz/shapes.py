@@ -1,4 +1,4 @@
-"""How the units of each layer stand in space, worked out from the layers of a machine.
+"""The shape that the units of each layer have in space, worked out from the layers of a machine.
 
 A machine keeps its states flat, (n, units). Convolutions see them in their shape, (n, channels, space …).
 """
@@ -22,7 +22,16 @@ Shape = tuple[int, ...]
 def layer_shapes(
     pairs: Sequence[tuple[StochasticLayer, StochasticLayer]], visible: Shape | None, top: int
 ) -> list[Shape]:
-    """The shapes from the data to the top: (channels, space …) where a convolution looks, else (units,)."""
+    """The shapes from the data to the top: (channels, space …) where a convolution looks, else (units,).
+
+    Args:
+        pairs: (generative layer, recognition layer) from the bottom up.
+        visible: the shape of the data; needed if the bottom pair has a convolution.
+        top: the units of the prior.
+
+    Returns:
+        One shape more than there are pairs.
+    """
     generative, recognition = pairs[0]
     if visible is None:
         if isinstance(recognition, StochasticConvolution) or isinstance(generative, StochasticConvolution):
@@ -43,7 +52,7 @@ def layer_shapes(
 
 
 def predict(layer: StochasticLayer, shape: Shape, parents: Tensor) -> Tensor:
-    """The layer's predictor for flat parents that stand in this shape, flat."""
+    """The layer's predictor, (n, parameters), for flat parents, (n, units), whose shape in space is `shape`."""
     if not isinstance(layer, StochasticConvolution):
         predictor: Tensor = layer(parents)
         return predictor
@@ -51,7 +60,7 @@ def predict(layer: StochasticLayer, shape: Shape, parents: Tensor) -> Tensor:
 
 
 def in_space(layer: StochasticLayer, shape: Shape, values: Tensor) -> Tensor:
-    """Flat parents, or a flat predictor, of a layer as its module sees them; `shape` without groups of parameters."""
+    """Flat parents, or a flat predictor, as the layer's module sees them; `shape` without groups of parameters."""
     if not isinstance(layer, StochasticConvolution):
         return values
     return values.reshape(values.shape[0], -1, *shape[1:])

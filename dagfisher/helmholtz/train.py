@@ -1,4 +1,4 @@
-"""Trainer: one algorithm on one machine, a minibatch or many epochs at a time, resumable at any step."""
+"""Trainer: one algorithm on one machine, a minibatch or many epochs at a time, which can be continued at any step."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..adaption import TARGET
+from .._settings import LARGEST_RATE
 from ..datasets import Dataset
-from ..errors import CheckpointError, SettingError
+from ..errors import CheckpointError, SettingError, ShapeError
 from ..optim import DAGNaturalGradient
-from ..options import LARGEST_RATE
-from .algorithms import Algorithm, algorithm_named
-from .machine import HelmholtzMachine, log_mean_exp
+from .algorithms import ALGORITHMS, Algorithm, Step, algorithm_named
+from .machine import HelmholtzMachine
 from .objectives import (
-    Descended,
+    FixedSamples,
     Terms,
-    Wake,
     generative_terms,
     losses,
     observe_generative,
     recognition_terms,
     sleep_terms,
-    wake,
 )
 from .regularisers import L1, L2, Entropy, Regulariser, shrinkage, weights_of
+from .sampling import Wake, log_mean_exp, wake
 from .schedules import Schedule
 
-TARGETS = (TARGET, 2.5)
+TARGETS = (0.6, 2.5)
 """What `adapt_damping` aims at for p and for q. The Fisher matrix of q's lowest layer is of as many rows as a minibatch
 has examples, so the loss of another minibatch curves by more than predicted; yet q has to follow p fast."""
 LEAST_DAMPING = 0.05
@@ -39,11 +37,16 @@ LIMITS = {"lr": LARGEST_RATE, "damping": LARGEST_RATE, "update_every": 1e9, "sam
 
 
 class Trainer:
-    """Trains a machine by one of the algorithms of `dagfisher.helmholtz.ALGORITHMS`.
+    """One algorithm on one machine: `step` for a minibatch, or `fit` for epochs, which can be left and continued.
+
+    A step draws wake samples and weighs them, adds the terms of p's and of q's gradient, dreams if the algorithm does,
+    adapts the damping if a refresh of the Fisher is near, and lets the optimizer move both networks. `state_dict` holds
+    all that a new trainer needs to continue exactly.
 
     Args:
         machine: is trained in place.
-        algorithm: ``"ws"``, ``"rws"``, ``"bihm"``, ``"reinforce"``, ``"nws"``, ``"nrws"``, ``"dnrws"``, ``"nbihm"``.
+        algorithm: ``"ws"``, ``"rws"``, ``"bihm"``, ``"reinforce"``, ``"nws"``, ``"nrws"``, ``"dnrws"``, ``"nbihm"``, a
+            name that was registered, or an :class:`Algorithm`.
         lr, update_every: of the optimizer; the algorithm's own defaults if not given.
         damping: of natural algorithms. If it is not given, and no schedule changes it, it starts at the algorithm's own
             default and is adapted for each network before every refresh, judged by the minibatch before; see
@@ -66,7 +69,7 @@ class Trainer:
     def __init__(
         self,
         machine: HelmholtzMachine,
-        algorithm: str = "nrws",
+        algorithm: str | Algorithm = "nrws",
         *,
         lr: float | None = None,
         damping: float | None = None,
@@ -83,7 +86,7 @@ class Trainer:
         **settings: Any,
     ) -> None:
         self.machine = machine
-        self.algorithm: Algorithm = algorithm_named(algorithm)
+        self.algorithm = algorithm if isinstance(algorithm, Algorithm) else algorithm_named(algorithm)
         _check(self.algorithm, samples, fisher, sleep_steps, sleep_scale)
         self.samples = samples
         self.seed = seed
@@ -104,7 +107,7 @@ class Trainer:
         self._base = self._scheduled_values()
         natural = optimizer is None and self.algorithm.solver is not None
         self._adapts = natural and damping is None and "damping" not in self.schedules
-        self._previous: Descended | None = None
+        self._previous: FixedSamples | None = None
 
     def _make_optimizer(
         self,
@@ -114,10 +117,8 @@ class Trainer:
         update_every: int | None,
         settings: dict[str, Any],
     ) -> torch.optim.Optimizer:
-        groups: list[dict[str, Any]] = [
-            {"params": self.machine.generative_parameters()},
-            {"params": self.machine.recognition_parameters()},
-        ]
+        networks = (self.machine.generative_parameters(), self.machine.recognition_parameters())
+        groups: list[dict[str, Any]] = [{"params": parameters} for parameters in networks]
         if given is not None:
             for name, value in {"lr": lr, "damping": damping, "update_every": update_every, **settings}.items():
                 if value is not None:
@@ -129,12 +130,12 @@ class Trainer:
             raise SettingError(f"lr must be a number of at least 0 and below {LARGEST_RATE:g}, not {rate!r}.")
         if chosen.solver is None:
             if damping is not None or update_every is not None:
-                raise SettingError(
-                    f"{chosen.name} is a plain algorithm: damping and update_every belong to n{chosen.name}."
-                )
+                owner = f"n{chosen.name}" if f"n{chosen.name}" in ALGORITHMS else "natural ones"
+                raise SettingError(f"{chosen.name} is a plain algorithm: damping and update_every belong to {owner}.")
             return torch.optim.SGD(groups, lr=rate, **settings)
+        names = {parameter: name for name, parameter in self.machine.named_parameters()}
         return DAGNaturalGradient(
-            groups,
+            [{"params": [(names[p], p) for p in parameters]} for parameters in networks],
             lr=rate,
             damping=chosen.damping if damping is None else damping,
             update_every=chosen.update_every if update_every is None else update_every,
@@ -142,7 +143,7 @@ class Trainer:
         )
 
     def _scheduled_values(self) -> dict[str, list[Any]]:
-        """What the schedules multiply: a value for each param group, and the number of samples."""
+        """The values that the schedules multiply: one for each param group, and the number of samples."""
         base: dict[str, list[Any]] = {"samples": [self.samples]}
         for name in self.schedules:
             if name != "samples":
@@ -152,7 +153,7 @@ class Trainer:
         return base
 
     def _scheduled(self, name: str, epoch: float, epochs: float) -> list[Any]:
-        """A value for each param group, or the number of samples."""
+        """The value of a scheduled setting at that moment, for each param group, or the number of samples."""
         schedule = self.schedules[name]
         factor = schedule.factor(epoch, epochs)
         values = [value * factor for value in self._base[name]]
@@ -162,7 +163,7 @@ class Trainer:
                 f"it must stay below {LIMITS[name]:g}."
             )
         if name in ("update_every", "samples"):
-            least = _least_samples(self.algorithm) if name == "samples" else 1
+            least = self.algorithm.least_samples if name == "samples" else 1
             values = [max(least, round(value)) for value in values]
         return values
 
@@ -176,50 +177,58 @@ class Trainer:
                 group[name] = value
 
     def step(self, x: Tensor) -> Tensor:
-        """One minibatch, (B, pixels) in {0, 1}; gives the batch's mean of log p(x) as its S samples estimate it."""
+        """Learn from one minibatch.
+
+        Args:
+            x: data in [0, 1], (B, pixels).
+
+        Returns:
+            The minibatch's mean of log p(x) as its S samples estimated it before the step, a scalar.
+        """
         encoded = self.machine.encode(x)
         self.optimizer.zero_grad()
         state = wake(self.machine, encoded, self.samples, self.generator)
         terms = Terms()
-        weights = self._weights(state)
+        weights = self._fitting(self.algorithm.weights(state), state, "weights")
         generative_terms(self.machine, state, weights, terms)
         if self.fisher == "wake":
             observe_generative(self.machine, state, weights)
-        share = 0.5 if self.algorithm.recognition == "both" else 1.0
-        if self.algorithm.recognition != "sleep":
-            recognition_terms(self.machine, state, share * self._coefficients(state, weights), terms)
+        if self.algorithm.recognition is not None:
+            step = Step(state, weights, self.baseline, self.steps)
+            coefficients = self._fitting(self.algorithm.recognition(step), state, "recognition coefficients")
+            recognition_terms(self.machine, state, self._wake_share * coefficients, terms)
         dreams = []
         if self.algorithm.sleeps or self.fisher == "dream":
-            dreams = self._sleep(state, share, terms, observe_dreams=self.fisher == "dream")
+            dreams = self._sleep(state, terms, observe_dreams=self.fisher == "dream")
         for regulariser in self.regularisers:
             if isinstance(regulariser, Entropy):
                 strength = regulariser.at(self.steps)
                 self._entropy = regulariser.add(self.machine, state, weights, strength, terms)
         terms.backward()
         changes = self._shrinkage()
-        self._adapt(state, weights, dreams, share)
+        self._adapt(state, weights, dreams)
         self.optimizer.step()
         with torch.no_grad():
             for weight, change in changes.items():
                 weight.add_(change)
         self.steps += 1
         for _ in range(self.sleep_steps - 1):
-            self._sleep_step(state, share)
+            self._sleep_step(state)
         return log_mean_exp(state.log_ratio, 0).mean()
 
-    def _adapt(self, state: Wake, weights: Tensor, dreams: list[Tensor], share: float) -> None:
+    def _adapt(self, state: Wake, weights: Tensor, dreams: list[Tensor]) -> None:
         """Adapt the damping if a refresh follows before the next minibatch's step, judged by the minibatch before."""
         if not (self._adapts and isinstance(self.optimizer, DAGNaturalGradient)):
             return
         previous = self._previous
         if previous is not None and self.optimizer.refreshes_within(self.sleep_steps):
             self.optimizer.adapt_damping(lambda: losses(self.machine, previous), target=TARGETS, least=LEAST_DAMPING)
-        coefficients = share * weights if self.algorithm.recognition != "sleep" else None
-        scale = self._dream_coefficient(share)
-        self._previous = Descended(state.x, state.hidden, weights, coefficients, dreams if scale else [], scale)
+        coefficients = self._wake_share * weights if self._wake_share else None
+        scale = self._dream_coefficient
+        self._previous = FixedSamples(state.x, state.hidden, weights, coefficients, dreams if scale else [], scale)
 
     def _shrinkage(self) -> dict[Tensor, Tensor]:
-        """What L1 and L2 add to the weights at this step."""
+        """The changes of the weights that L1 and L2 make at this step."""
         penalties = [(r, r.at(self.steps)) for r in self.regularisers if isinstance(r, (L1, L2))]
         if not penalties:
             return {}
@@ -236,38 +245,34 @@ class Trainer:
                 values[regulariser.name] = float(self._entropy)
         return values
 
-    def _weights(self, state: Wake) -> Tensor:
-        """The weights of the generative update, (S, B), which sum to 1."""
-        batch = state.x.shape[0]
-        if self.algorithm.weights == "uniform":
-            return torch.full_like(state.log_p, 1 / state.log_p.numel())
-        power = 0.5 if self.algorithm.weights == "root" else 1.0
-        weights = torch.softmax(power * state.log_ratio, dim=0).div_(batch)
-        # Weights too small to change any sum become denormal numbers in products, which halve the speed of a CPU.
-        return torch.threshold_(weights, torch.finfo(weights.dtype).eps ** 2, 0.0)
+    def _fitting(self, found: Tensor, state: Wake, what: str) -> Tensor:
+        """What the algorithm gave for the samples, if it has a value for each."""
+        if found.shape != state.log_p.shape:
+            raise ShapeError(
+                f"the {what} of {self.algorithm.name} must be {tuple(state.log_p.shape)}, samples × examples, not "
+                f"{tuple(found.shape)}."
+            )
+        return found
 
-    def _coefficients(self, state: Wake, weights: Tensor) -> Tensor:
-        """The coefficients of log q(h|x) in the recognition update by wake samples, (S, B)."""
-        if self.algorithm.recognition == "reinforce":
-            signal = state.log_ratio
-            others = (signal.sum(0) - signal) / (self.samples - 1)
-            return (signal - others) / signal.numel()
-        return weights - 1 / weights.numel() if self.baseline else weights
+    @property
+    def _wake_share(self) -> float:
+        return 1 - self.algorithm.dreams
 
-    def _dream_coefficient(self, share: float) -> float:
-        return share * self.sleep_scale if self.algorithm.sleeps else 0.0
+    @property
+    def _dream_coefficient(self) -> float:
+        return self.algorithm.dreams * self.sleep_scale
 
-    def _sleep(self, state: Wake, share: float, terms: Terms, *, observe_dreams: bool) -> list[Tensor]:
-        coefficient, count = self._dream_coefficient(share), state.log_p.numel()
+    def _sleep(self, state: Wake, terms: Terms, *, observe_dreams: bool) -> list[Tensor]:
+        coefficient, count = self._dream_coefficient, state.log_p.numel()
         return sleep_terms(self.machine, count, coefficient, terms, self.generator, observe_dreams=observe_dreams)
 
-    def _sleep_step(self, state: Wake, share: float) -> None:
+    def _sleep_step(self, state: Wake) -> None:
         """A sleep update of its own; the Fisher of q still comes from this minibatch's wake samples."""
         self.optimizer.zero_grad()
         for i, parents in enumerate([state.x, *state.hidden[:-1]]):
             self.machine.up(i, parents)
         terms = Terms()
-        self._sleep(state, share, terms, observe_dreams=False)
+        self._sleep(state, terms, observe_dreams=False)
         terms.backward()
         self.optimizer.step()
 
@@ -280,10 +285,15 @@ class Trainer:
         on_step: Callable[[Tensor], None] | None = None,
         on_epoch: Callable[[int, float], None] | None = None,
     ) -> None:
-        """Train until `epochs` epochs are done in all, from wherever the trainer stands.
+        """Train until `epochs` epochs are done in all, counting those done before.
 
-        `on_step` is given the minibatch's log-likelihood estimate as a tensor, `on_epoch` the number of epochs done
-        and the mean of those estimates over the epoch (or over what was left of it after a resume).
+        Args:
+            data: the training split gives the minibatches.
+            epochs: in all.
+            batch_size: examples in a minibatch.
+            on_step: is given what `step` returned, after each step.
+            on_epoch: is given the number of epochs done and the mean of what `step` returned over the epoch (or over
+                what was left of it after a resume).
         """
         for name in self.schedules:  # what cannot be followed to the end is not begun
             for epoch in range(self.epoch, epochs + 1):
@@ -320,7 +330,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the saved trainer stood."""
+        """Take over all that `state_dict` saved of a trainer with the same algorithm and machine."""
         if state.get("algorithm") != self.algorithm.name:
             raise CheckpointError(
                 f"the checkpoint is of algorithm {state.get('algorithm')!r}, this trainer of {self.algorithm.name!r}."
@@ -330,23 +340,17 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             self.generator.set_state(state["generator"].cpu())
             device = self.machine.prior.bias.device
-            self._previous = None if state.get("previous") is None else Descended(*state["previous"]).to(device)
+            self._previous = None if state.get("previous") is None else FixedSamples(*state["previous"]).to(device)
             self._entropy = None if state.get("entropy") is None else state["entropy"].to(device)
             self.epoch, self.batch, self.steps = state["epoch"], state["batch"], state["steps"]
         except (KeyError, RuntimeError, TypeError, AttributeError) as error:
             raise CheckpointError(f"the checkpoint does not fit this trainer: {error}") from None
 
 
-def _least_samples(algorithm: Algorithm) -> int:
-    """REINFORCE takes its baseline from the other samples."""
-    return 2 if algorithm.recognition == "reinforce" else 1
-
-
 def _check(algorithm: Algorithm, samples: int, fisher: str, sleep_steps: int, sleep_scale: float) -> None:
     """Raise a sentence for the first setting that cannot be."""
-    least = _least_samples(algorithm)
-    if samples < least:
-        raise SettingError(f"{algorithm.name} needs at least {least} samples, not {samples}.")
+    if samples < algorithm.least_samples:
+        raise SettingError(f"{algorithm.name} needs at least {algorithm.least_samples} samples, not {samples}.")
     if fisher not in ("wake", "dream"):
         raise SettingError(f"fisher must be 'wake' or 'dream', not {fisher!r}.")
     if sleep_steps < 1 or not sleep_scale > 0:

@@ -23,8 +23,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Problem, Solver, gram_blocks
+from .base import BlockShape, Cost, RowProblem, Solver, gram_blocks
 from .dense import left_multiply
+from .rates import Rates, rates
 from .spd import eigenvectors, spd_inverse
 
 _DROP_SHARE = 0.2
@@ -59,7 +60,28 @@ class Conjugate(Solver):
     name: ClassVar[str] = "conjugate"
 
     @classmethod
-    def begin(cls, problem: Problem) -> tuple[Conjugate, Tensor]:
+    def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
+        """What to expect before anything is known of the weights."""
+        n, d, units, blocks, update_every = shape
+        known, size = rates(device), min(n, d)
+        iteration = 2.0 * units * n * size + _OPERATIONS * known.operation
+        prepare = float(n) * d * size + 6 * iteration
+        if _full_basis(n, size, blocks, update_every, known):
+            prepare += known.eigh * size**3
+        solve = 6 * iteration
+        kept = 0
+        for corner in (c for c in _CORNERS if c < size and blocks * c**2 <= MOST_KEPT):
+            extra = blocks * corner**2 * (n + known.small_inverse * corner)
+            attempt = known.stored * blocks * corner**2 + 64 / corner * iteration
+            if extra / update_every + attempt < solve:
+                prepare, solve, kept = prepare + extra, attempt, blocks * corner**2
+        solve += 2.0 * units * d * size
+        starting = 50 * known.operation / update_every + 10 * known.operation
+        step = (prepare + (update_every - 1) * solve) / update_every + starting
+        return Cost(step, n * (blocks + d) + d * size + kept)
+
+    @classmethod
+    def begin(cls, problem: RowProblem) -> tuple[Conjugate, Tensor]:
         alpha = problem.damping
         rows, weights = _drop_rows(problem)
         basis: Tensor | None = None
@@ -68,7 +90,8 @@ class Conjugate(Solver):
             rows = triangle.T.contiguous()
         gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
         directions = remainder = None
-        if _full_basis(rows.shape[0], rows.shape[1], problem.blocks, problem.update_every):
+        known = rates(rows.device)
+        if _full_basis(rows.shape[0], rows.shape[1], problem.blocks, problem.update_every, known):
             rotation = eigenvectors(gram).flip(1)
             basis = rotation if basis is None else basis @ rotation
             rows = rows @ rotation
@@ -100,11 +123,12 @@ class Conjugate(Solver):
         """The solver with that number of exactly solved leading directions which makes a step cheapest."""
         n, size = self.rows.shape
         units, blocks = gradient.shape[0], self.weights.shape[0]
-        iteration = 2.0 * units * n * size + _START
+        known = rates(gradient.device)
+        iteration = 2.0 * units * n * size + _OPERATIONS * known.operation
         best, best_solution, best_cost = self, solution, self.iterations * iteration
         for corner in [c for c in _CORNERS if c < size] + [size]:
-            prepare = blocks * corner**2 * (n + SMALL_INVERSE * corner) / update_every
-            cost = prepare + STORED * blocks * corner**2
+            prepare = blocks * corner**2 * (n + known.small_inverse * corner) / update_every
+            cost = prepare + known.stored * blocks * corner**2
             if cost >= best_cost or blocks * corner**2 > MOST_KEPT:
                 break
             blocks_here = gram_blocks(self.rows[:, :corner], self.weights.T, self.damping)
@@ -236,7 +260,7 @@ class _Descent:
         self.residual, self.direction, self.size = self.residual[units], self.direction[units], self.size[units]
 
 
-def _drop_rows(problem: Problem) -> tuple[Tensor, Tensor]:
+def _drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor]:
     """The rows that matter at this tolerance, and their weights."""
     parents, weights = problem.parents, problem.weights
     reach = weights.amax(1) * parents.square().sum(1)
@@ -266,39 +290,14 @@ def _leading_directions(gram: Tensor) -> Tensor:
     return rotated
 
 
-# The cost model: everything in units of one multiply-add inside a large matrix product.
-EIGH = 45.0
-"""Per m³ of a symmetric eigenproblem."""
-SMALL_INVERSE = 30.0
-"""Per r³ of one of many small Cholesky inverses."""
-STORED = 10.0
-"""Per number of a stored inverse that is read once: memory, not arithmetic."""
 MOST_KEPT = 2**26
 """Numbers that exactly solved directions may take."""
-_START = 5e6
-"""Starting the operations of one iteration."""
+_OPERATIONS = 10
+"""Operations of one iteration."""
 _CORNERS = (32, 48, 64, 96, 128, 256)
 
 
-def _full_basis(n: int, size: int, blocks: int, update_every: int) -> bool:
+def _full_basis(n: int, size: int, blocks: int, update_every: int, known: Rates) -> bool:
     """Whether a whole eigenbasis pays: it saves the partial basis' products and about two iterations a step."""
     saved = blocks * size * (512.0 + 4 * n) * update_every
-    return size <= 2 * _PARTIAL or EIGH * float(size) ** 3 <= saved
-
-
-def expected_cost(n: int, d: int, units: int, blocks: int, update_every: int) -> tuple[float, float]:
-    """(multiply-adds per step, numbers kept) to expect before anything is known of the weights."""
-    size = min(n, d)
-    iteration = 2.0 * units * n * size + _START
-    prepare = float(n) * d * size + 6 * iteration
-    if _full_basis(n, size, blocks, update_every):
-        prepare += EIGH * size**3
-    solve = 6 * iteration
-    kept = 0
-    for corner in (c for c in _CORNERS if c < size and blocks * c**2 <= MOST_KEPT):
-        extra = blocks * corner**2 * (n + SMALL_INVERSE * corner)
-        attempt = STORED * blocks * corner**2 + 64 / corner * iteration
-        if extra / update_every + attempt < solve:
-            prepare, solve, kept = prepare + extra, attempt, blocks * corner**2
-    solve += 2.0 * units * d * size
-    return (prepare + (update_every - 1) * solve) / update_every, n * (blocks + d) + d * size + kept
+    return size <= 2 * _PARTIAL or known.eigh * float(size) ** 3 <= saved

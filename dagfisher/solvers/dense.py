@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Problem, Solver, gram_blocks
+from .base import BlockShape, Cost, Problem, Solver
+from .rates import rates
 from .spd import spd_inverse
 
 
@@ -19,16 +20,20 @@ class Dense(Solver):
     inverses: Tensor
 
     name: ClassVar[str] = "dense"
+    needs_rows: ClassVar[bool] = False
+    needs_damping: ClassVar[bool] = False
+
+    @classmethod
+    def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
+        n, d, units, blocks, update_every = shape
+        known = rates(device)
+        prepare = blocks * (n * d**2 + known.small_inverse * d**3) + 40 * known.operation
+        solve = known.stored * units * d**2 + known.operation
+        return Cost(prepare / update_every + solve, blocks * d**2 + n * d)
 
     @classmethod
     def prepare(cls, problem: Problem) -> Dense:
-        blocks = gram_blocks(problem.parents, problem.weights, problem.damping)
-        return cls.from_blocks(blocks, problem.damping)
-
-    @classmethod
-    def from_blocks(cls, blocks: Tensor, damping: float) -> Dense:
-        """From αI + F_j, (blocks × d × d)."""
-        return cls(spd_inverse(blocks, jitter=damping > 0))
+        return cls(spd_inverse(problem.damped_blocks(), jitter=problem.damping > 0))
 
     def solve(self, gradient: Tensor) -> Tensor:
         return left_multiply(gradient, self.inverses)

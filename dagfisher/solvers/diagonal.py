@@ -18,15 +18,13 @@ class Diagonal(Solver):
     diagonal: Tensor
 
     name: ClassVar[str] = "diagonal"
+    exact: ClassVar[bool] = False
+    needs_rows: ClassVar[bool] = False
+    needs_damping: ClassVar[bool] = False
 
     @classmethod
     def prepare(cls, problem: Problem) -> Diagonal:
-        return cls((problem.weights.T @ problem.parents.square()).add_(problem.damping))
-
-    @classmethod
-    def from_blocks(cls, blocks: Tensor, damping: float) -> Diagonal:
-        """From αI + F_j, (blocks × d × d)."""
-        return cls(blocks.diagonal(dim1=1, dim2=2).contiguous())
+        return cls(problem.damped_diagonal())
 
     def solve(self, gradient: Tensor) -> Tensor:
         return gradient / self.diagonal

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Problem, Solver, gram_blocks
+from .base import BlockShape, Cost, RowProblem, Solver, gram_blocks
 from .dense import left_multiply
+from .rates import rates
 from .spd import spd_inverse
 
 
@@ -25,7 +26,15 @@ class Woodbury(Solver):
     name: ClassVar[str] = "woodbury"
 
     @classmethod
-    def prepare(cls, problem: Problem) -> Woodbury:
+    def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
+        n, d, units, blocks, update_every = shape
+        known = rates(device)
+        prepare = blocks * (n**2 + known.small_inverse * n**3) + 40 * known.operation
+        solve = units * (known.stored * n**2 + 2 * n * d) + 3 * known.operation
+        return Cost(prepare / update_every + solve, blocks * n**2 + n * (d + blocks))
+
+    @classmethod
+    def prepare(cls, problem: RowProblem) -> Woodbury:
         root = problem.weights.T.sqrt()
         gram = problem.parents @ problem.parents.T
         inner = root.unsqueeze(2) * gram * root.unsqueeze(1)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from dagfisher import DAGNaturalGradient, datasets
-from dagfisher.bound import BoundLayer
 from dagfisher.helmholtz import HelmholtzMachine, Schedule, Trainer
 from dagfisher.helmholtz import train as train_module
-from dagfisher.helmholtz.objectives import Descended, losses
+from dagfisher.helmholtz.objectives import FixedSamples, losses
+from dagfisher.optim.layer import TrainedLayer
 
 from .enumeration import tiny_machine
 
@@ -25,11 +25,11 @@ def batches(count: int) -> list[Tensor]:
     return [torch.rand(4, 3, generator=generator, dtype=F64).round() for _ in range(count)]
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> list[Descended]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[FixedSamples]:
     """What `losses` is taken of, from now on."""
-    seen: list[Descended] = []
+    seen: list[FixedSamples] = []
 
-    def watch(machine: HelmholtzMachine, of: Descended) -> tuple[Tensor, Tensor]:
+    def watch(machine: HelmholtzMachine, of: FixedSamples) -> tuple[Tensor, Tensor]:
         seen.append(of)
         return losses(machine, of)
 
@@ -95,11 +95,11 @@ def test_every_refresh_has_a_damping_adapted_since_the_last_one(
     data = datasets.load("three-by-three")
     trainer = Trainer(HelmholtzMachine([9, 4, 2]), "nrws", samples=3, **settings)
     events: list[Any] = []
-    adapt, keep = DAGNaturalGradient.adapt_damping, BoundLayer.keep
+    adapt, keep = DAGNaturalGradient.adapt_damping, TrainedLayer.keep
     monkeypatch.setattr(
         DAGNaturalGradient, "adapt_damping", lambda self, *a, **k: (events.append("adapted"), adapt(self, *a, **k))[1]
     )
-    monkeypatch.setattr(BoundLayer, "keep", lambda self, *a: (events.append(self), keep(self, *a))[1])
+    monkeypatch.setattr(TrainedLayer, "keep", lambda self, *a: (events.append(self), keep(self, *a))[1])
     trainer.fit(data, 3, batch_size=120)
     for layer in set(events) - {"adapted"}:
         seen = ["refreshed" if event is layer else event for event in events if event in (layer, "adapted")]
@@ -112,7 +112,7 @@ def test_the_judging_minibatch_moves_to_the_device_of_the_machine() -> None:
     trainer = Trainer(tiny_machine((-1.0, 1.0)), "nrws", samples=5, update_every=4)
     trainer.step(batches(1)[0])
     saved = trainer.state_dict()["previous"]
-    moved = Descended(*saved).to(torch.device("meta"))
+    moved = FixedSamples(*saved).to(torch.device("meta"))
     assert [t.device.type for t in (moved.x, *moved.hidden, moved.weights, *moved.dreams)] == ["meta"] * 7
     assert moved.coefficients is not None and moved.coefficients.device.type == "meta"
     assert moved.dream_coefficient == 0.5

@@ -40,7 +40,7 @@ def test_entropy_adds_the_gradient_of_the_entropy_of_every_layer_given_its_paren
     trainer = Trainer(machine, algorithm, lr=0.0, samples=4, seed=1, regularisers=[Entropy(0.7)])
     rewarded = grads(machine, trainer)
     state = seen[-1]
-    weights = trainer._weights(state).reshape(-1)
+    weights = trainer.algorithm.weights(state).reshape(-1)
     total = torch.zeros((), dtype=F64)
     for layer, parents in zip(machine.generative_layers(), state.hidden, strict=True):
         total = total + (layer.entropy(parents) * weights).sum()

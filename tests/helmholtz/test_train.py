@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,8 @@ from torch import Tensor
 
 from dagfisher import DAGNaturalGradient, datasets
 from dagfisher.errors import CheckpointError, SettingError, ShapeError
-from dagfisher.helmholtz import HelmholtzMachine, Trainer
+from dagfisher.helmholtz import HelmholtzMachine, Trainer, Wake
 from dagfisher.helmholtz import train as train_module
-from dagfisher.helmholtz.objectives import Wake
 
 from .enumeration import tiny_machine
 
@@ -120,6 +120,28 @@ def test_any_optimizer_can_stand_in() -> None:
     Trainer(reference, "rws", samples=4, lr=0.1).step(X)
     for a, b in zip(machine.parameters(), reference.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_the_natural_optimizer_is_given_the_names_of_the_parameters_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = tiny_machine((-1.0, 1.0))
+    given: list[list[Any]] = []
+
+    def watch(groups: list[Any], **settings: Any) -> DAGNaturalGradient:
+        given.append(groups)
+        return DAGNaturalGradient(groups, **settings)
+
+    monkeypatch.setattr(train_module, "DAGNaturalGradient", watch)
+    Trainer(machine, "nrws")
+    named = {name: p for group in given[0] for name, p in group["params"]}
+    assert named == dict(machine.named_parameters())
+    plain: list[Any] = []
+    Trainer(machine, "nrws", optimizer=lambda groups: plain.extend(groups) or torch.optim.SGD(groups, lr=0.1))
+    assert [p for group in plain for p in group["params"]] == [
+        *machine.generative_parameters(),
+        *machine.recognition_parameters(),
+    ]
 
 
 @pytest.mark.parametrize("algorithm", ["rws", "nrws", "nbihm"])

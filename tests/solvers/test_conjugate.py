@@ -21,7 +21,7 @@ from reference import (
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dagfisher.solvers import Conjugate, Problem
+from dagfisher.solvers import Conjugate, RowProblem
 
 
 def case_of(
@@ -146,7 +146,7 @@ def test_in_the_shared_basis_one_block_for_all_units_is_diagonal() -> None:
     """With weights shared by all units the eigenbasis solves every unit in one iteration."""
     case = case_of(50, 20, 1, seed=2)
     gradient = torch.randn(9, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    solver, found = Conjugate.begin(Problem(case.parents, case.weights, 0.1, gradient, 1e-12))
+    solver, found = Conjugate.begin(RowProblem(case.parents, case.weights, 0.1, gradient, 1e-12))
     assert solver.iterations <= 1
     assert relative_error(found, solve_rows(blocks_of(case.parents, case.weights, 0.1), gradient)) < 1e-10
 
@@ -218,7 +218,7 @@ def test_a_refresh_on_a_gradient_that_says_nothing_still_serves_the_next_ones(up
     if outside:
         basis = torch.linalg.qr(parents.T, mode="complete").Q[:, 90:]
         gradient = torch.randn(12, 30, generator=generator, dtype=torch.float64) @ basis.T
-    solver, first = Conjugate.begin(Problem(parents, weights, 0.01, gradient, 1e-2, update_every))
+    solver, first = Conjugate.begin(RowProblem(parents, weights, 0.01, gradient, 1e-2, update_every))
     torch.testing.assert_close(first, gradient / 0.01, rtol=1e-8, atol=1e-10)
     later = torch.randn(12, 90, generator=generator, dtype=torch.float64) @ parents
     assert residual(parents, weights, 0.01, later, solver.solve(later)) < 3e-2

@@ -17,7 +17,7 @@ from reference import (
 )
 from torch import Tensor
 
-from dagfisher.solvers import SOLVERS, Problem
+from dagfisher.solvers import SOLVERS, RowProblem
 from dagfisher.solvers.base import gram_blocks
 
 EXACT = ("dense", "woodbury", "conjugate")
@@ -172,4 +172,4 @@ def test_gram_blocks_are_the_definition(d: int) -> None:
 def test_problem_counts_its_blocks() -> None:
     case = larger_case(5, 3, 4, seed=0)
     assert case.problem().blocks == 4
-    assert Problem(case.parents, case.weights[:, :1], 0.1, case.first).blocks == 1
+    assert RowProblem(case.parents, case.weights[:, :1], 0.1, case.first).blocks == 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dagfisher.errors import SingularBlockError
-from dagfisher.solvers import Dense, Problem
+from dagfisher.solvers import Dense, RowProblem
 from dagfisher.solvers.spd import spd_inverse
 
 
@@ -66,7 +66,7 @@ def test_undamped_blocks_of_fewer_samples_than_parents_are_singular(dtype: torch
     parents = torch.randn(5, 7, generator=generator, dtype=dtype)
     weights = 0.25 * torch.rand(5, 2, generator=generator, dtype=dtype)
     with pytest.raises(SingularBlockError):
-        Dense.begin(Problem(parents, weights, 0.0, torch.ones(2, 7, dtype=dtype)))
+        Dense.begin(RowProblem(parents, weights, 0.0, torch.ones(2, 7, dtype=dtype)))
 
 
 def test_a_damped_block_is_never_lifted_while_float32_can_invert_it() -> None:
@@ -76,8 +76,8 @@ def test_a_damped_block_is_never_lifted_while_float32_can_invert_it() -> None:
     parents[:, -1] = 1
     weights = 0.25 * torch.rand(400, 3, generator=generator, dtype=torch.float64) / 400
     gradient = torch.randn(3, 50, generator=generator, dtype=torch.float64)
-    _, exact = Dense.begin(Problem(parents, weights, 0.01, gradient))
-    _, found = Dense.begin(Problem(parents.float(), weights.float(), 0.01, gradient.float()))
+    _, exact = Dense.begin(RowProblem(parents, weights, 0.01, gradient))
+    _, found = Dense.begin(RowProblem(parents.float(), weights.float(), 0.01, gradient.float()))
     assert ((found - exact).norm(dim=1) / exact.norm(dim=1)).max() < 1e-4
 
 

@@ -1,0 +1,74 @@
+"""Every private name of torch that dagfisher uses, each with a fallback for a torch that no longer has it.
+
+No other file of the package reaches for a name with a leading underscore inside torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def inside_backward() -> bool:
+    """Whether this code runs because of a backward pass, as a recomputed checkpoint does; False if torch cannot say."""
+    task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1
+
+
+def inside_transform() -> bool:
+    """Whether this code runs inside vmap, grad or jvp of torch.func; False if torch cannot say."""
+    functorch = getattr(torch._C, "_functorch", None)
+    peek: Callable[[], Any] | None = getattr(functorch, "peek_interpreter_stack", None)
+    return peek is not None and peek() is not None
+
+
+def base_of(tensor: Tensor) -> Tensor | None:
+    """The tensor that this one is a view of, as autograd knows it; None if it is no view, or torch cannot say."""
+    base: Tensor | None = getattr(tensor, "_base", None)
+    return base
+
+
+def compiler_loaded() -> bool:
+    """Whether torch.compile may have been called in this process."""
+    return "torch._dynamo" in sys.modules
+
+
+def outside_graphs(function: Callable[..., None], reason: str) -> Callable[..., None]:
+    """The function, always run outside the graphs of torch.compile; `reason` is shown where that is not possible."""
+    outside: Any = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    outside._torchdynamo_disable_msg = reason
+    return outside  # type: ignore[no-any-return]
+
+
+def _looped(name: str) -> Callable[..., list[Tensor]]:
+    """What `torch._foreach_<name>` does, one tensor after another."""
+    single: Callable[..., Tensor] = getattr(Tensor, name)
+
+    def loop(tensors: list[Tensor], *operands: Any, **settings: Any) -> list[Tensor]:
+        found = []
+        for i, tensor in enumerate(tensors):
+            mine = [each[i] if isinstance(each, (list, tuple)) else each for each in operands]
+            found.append(single(tensor, *mine, **settings))
+        return found
+
+    return loop
+
+
+def _foreach(name: str) -> Callable[..., list[Tensor]]:
+    fused: Callable[..., list[Tensor]] | None = getattr(torch, f"_foreach_{name}", None)
+    return _looped(name) if fused is None else fused
+
+
+# The same operation on every tensor of a list, in one call where torch has it.
+foreach_add = _foreach("add")
+foreach_add_ = _foreach("add_")
+foreach_mul_ = _foreach("mul_")
+foreach_lerp_ = _foreach("lerp_")
+foreach_addcmul_ = _foreach("addcmul_")
+foreach_sqrt = _foreach("sqrt")
+foreach_div = _foreach("div")
+foreach_div_ = _foreach("div_")

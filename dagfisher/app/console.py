@@ -1,0 +1,150 @@
+"""Training that is watched from a terminal: a live bar, a line for each row, Ctrl-C, pictures, TensorBoard."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..errors import MissingExtraError
+from ..helmholtz.metrics import Row
+from ..helmholtz.runs import Run
+from .progress import Bar, warn
+
+REDRAW_SECONDS = 60.0
+
+
+def watch(
+    run: Run,
+    *,
+    seconds: float | None = None,
+    steps: int | None = None,
+    wall: float = math.inf,
+    tensorboard: bool = False,
+    pictures: bool = True,
+) -> bool:
+    """Train a run to its end while someone watches; False if Ctrl-C ended it.
+
+    Args:
+        run: is trained in place and saved.
+        seconds: of training, after which it ends with a row.
+        steps: in all, after which it ends with a row.
+        wall: seconds in here, evaluations included, after which it ends with a row.
+        tensorboard: send the rows to TensorBoard too.
+        pictures: draw curves.png and samples.png, at the end and now and then.
+    """
+    send = board(run) if tensorboard else None
+    began = drawn = time.monotonic()
+
+    def done() -> float:
+        return float(run.steps) if seconds is None else run.seconds
+
+    def enough() -> bool:
+        spent = seconds is not None and run.seconds >= seconds
+        there = steps is not None and run.steps >= steps
+        return spent or there or time.monotonic() - began >= wall
+
+    total = seconds or steps or run.settings.epochs * run.batches
+    with stoppable() as stop, Bar(total, run.settings.algorithm, initial=done()) as bar:
+        shown = done()
+
+        def on_step(run: Run) -> None:
+            nonlocal shown
+            if run.steps % 10 == 0:
+                bar.update(done() - shown, f"epoch {run.steps / run.batches:.2f}")
+                shown = done()
+
+        def on_row(row: Row) -> None:
+            nonlocal drawn
+            bar.line(describe(run, row))
+            if send is not None:
+                send(row)
+            if pictures and time.monotonic() - drawn > REDRAW_SECONDS:
+                draw(run)
+                drawn = time.monotonic()
+
+        run.train(enough=enough, stop=stop, on_step=on_step, on_row=on_row)
+        interrupted = stop() and not run.finished
+    if pictures:
+        draw(run)
+    return not interrupted
+
+
+def program() -> str:
+    """The words that call this program, for a line that the user may copy."""
+    if shutil.which("dagfisher") is not None:
+        return "dagfisher"
+    called = Path(sys.argv[0])
+    return shlex.quote(str(called)) if called.stem == "dagfisher" else "python -m dagfisher"
+
+
+def describe(run: Run, row: Row) -> str:
+    """One line of text about a row."""
+    parts = [
+        f"{run.settings.algorithm} {row.data}",
+        f"epoch {row.epoch:.0f}" if row.steps % run.batches == 0 else f"epoch {row.epoch:.2f}",
+        f"{row.seconds:.1f} s",
+        f"train {row.train_log_likelihood:.2f}",
+        f"valid {row.valid_log_likelihood:.2f}",
+        f"test {row.test_log_likelihood:.2f} ± {row.test_standard_error:.2f}",
+    ]
+    if row.kl is not None:
+        parts.append(f"KL {row.kl:.4f}")
+    return "  ".join(parts)
+
+
+def draw(run: Run) -> None:
+    """Draw the pictures of a run, or print why there are none."""
+    try:
+        if run.rows:
+            run.draw()
+    except MissingExtraError as error:
+        warn(str(error))
+
+
+def board(run: Run) -> Callable[[Row], None]:
+    """A function that sends rows to TensorBoard, in the run's folder; rows after the checkpoint are sent again."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtraError(
+            "TensorBoard is not installed; install it with pip install 'dagfisher[tensorboard]'."
+        ) from None
+    folder = Path(run.folder) / "tensorboard"
+    writer: Any = SummaryWriter(str(folder), purge_step=run.steps + 1)
+
+    def send(row: Row) -> None:
+        for split in ("train", "valid", "test"):
+            writer.add_scalar(f"log-likelihood/{split}", getattr(row, f"{split}_log_likelihood"), row.steps)
+        if row.kl is not None:
+            writer.add_scalar("KL", row.kl, row.steps)
+        writer.flush()
+
+    return send
+
+
+@contextmanager
+def stoppable() -> Iterator[Callable[[], bool]]:
+    """A function that says whether Ctrl-C was pressed inside; pressed twice, it interrupts at once."""
+    pressed = False
+    previous = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        warn("stopping after this step; press Ctrl-C again to stop at once.")
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, previous)

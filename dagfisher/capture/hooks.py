@@ -1,0 +1,183 @@
+"""Forward passes are staged in the recorder of their layer until the optimizer's step takes them.
+
+The hook is a free function that finds everything through its module, so that a copied model stays whole and never
+drags an optimizer along. It copies what it keeps: an in-place operation afterwards changes nothing. It makes no
+statistics: the step does that, which knows what its solver needs, or the recorder where a pass is too large to keep.
+
+What zero_grad() clears, it also forgets: passes whose backward() came before it. A pass from before zero_grad() counts
+if its backward() comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from .._torch import compiler_loaded, inside_backward, inside_transform, outside_graphs
+from ..declaration import Declaration, declaration_of
+from ..errors import DeclarationError, ShapeError
+from ..families import Deterministic, Family, GaussianScale
+from .context import capturing, weights_of
+from .pending import Derivative, Draw, NoGraph, Pending, edge_of
+from .records import Backward, Pass, Recorder
+
+_outside_graphs: Callable[..., None] | None = None
+
+
+def observe(module: nn.Module, parents: Tensor | None, predictor: Tensor) -> None:
+    """Feed a declared layer's Fisher with parents and predictor, as if its forward pass had been captured.
+
+    For those who compute gradients themselves, without automatic differentiation. `sample_weights` and `no_capture`
+    apply; on a step that reuses its Fisher, nothing is kept.
+
+    Args:
+        module: a declared module.
+        parents: what its forward pass would be given; None for a layer without parents.
+        predictor: what its forward pass would give.
+    """
+    declaration = declaration_of(module)
+    if declaration is None:
+        raise DeclarationError(f"this {type(module).__name__} is not declared; call dagfisher.declare on it first.")
+    if declaration.recorder is not None:
+        declaration.recorder.ran = True
+    if capturing():
+        _stage(declaration, parents, predictor)
+
+
+def forward_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    """Stage this forward pass, if an optimizer wants it."""
+    capture = _outside_graphs
+    if capture is None:
+        capture = _leave_graphs() if compiler_loaded() else _capture
+    capture(module, args, kwargs, output)
+
+
+def _leave_graphs() -> Callable[..., None]:
+    """`_capture` outside the graphs of torch.compile: what they would trace differs from step to step."""
+    global _outside_graphs
+    _outside_graphs = outside_graphs(
+        _capture,
+        "dagfisher looks at the parents and the output of each declared layer between two graphs; "
+        "call torch.compile without fullgraph=True.",
+    )
+    return _outside_graphs
+
+
+def _capture(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    declaration = declaration_of(module)
+    if declaration is None:
+        return
+    recorder = declaration.recorder
+    if recorder is not None:
+        recorder.ran = True
+    if not (module.training and torch.is_grad_enabled() and capturing()):
+        return
+    if inside_backward():
+        # Activation checkpointing runs a pass again during backward(); the first run was captured, with its weights.
+        if recorder is not None:
+            recorder.recomputed = True
+        return
+    if inside_transform():
+        return  # inside vmap, grad or jvp of torch.func there are no tensors to keep
+    if declaration.module is not module:
+        raise DeclarationError(
+            f"layer {declaration.name} ran as a replica of itself, as nn.DataParallel makes them; "
+            f"use one process per device with torch.nn.parallel.DistributedDataParallel."
+        )
+    _stage(declaration, next(iter((*args, *kwargs.values())), None), output)
+
+
+def _wanted(declaration: Declaration | None) -> Recorder | None:
+    """The layer's recorder, if the coming step refreshes and any of the layer's parameters is trained."""
+    recorder: Recorder | None = declaration.recorder if declaration is not None else None
+    if declaration is None or recorder is None or not recorder.armed:
+        return None
+    trained = any(p is not None and p.requires_grad for p in declaration.parameters)
+    return recorder if trained else None
+
+
+@torch.no_grad()
+def _stage(declaration: Declaration, parents: Any, output: Any) -> None:
+    recorder, mean = _wanted(declaration), _wanted(declaration.mean_head)
+    if recorder is None and mean is None:
+        return
+    try:
+        predictor = _predictor(declaration, output)
+        if recorder is not None:
+            recorder.add(_pass(declaration, recorder, parents, output, predictor))
+    except ShapeError as error:
+        raise ShapeError(f"layer {declaration.name}: {error}") from None
+    if mean is not None:
+        assert isinstance(declaration.family, GaussianScale)
+        mean.tell(declaration.family.mean_weights(predictor))
+
+
+def _predictor(declaration: Declaration, output: Any) -> Tensor:
+    """The output as (n × units), in the dtype of the statistics."""
+    if not isinstance(output, Tensor):
+        raise ShapeError(f"its output is a {type(output).__name__}; a declared layer gives its predictor, one tensor.")
+    predictor = declaration.map.predictors(declaration.module, output.detach())
+    if predictor.shape[-1] != declaration.units:
+        raise ShapeError(
+            f"its predictor of shape {tuple(output.shape)} does not fit its {declaration.units} units; if its "
+            f"parameters were given other shapes, build and declare a new module instead."
+        )
+    return predictor.to(layer_dtype(declaration))
+
+
+def _pass(declaration: Declaration, recorder: Recorder, parents: Any, output: Tensor, predictor: Tensor) -> Pass:
+    """What this forward pass leaves behind."""
+    module, has_parents = declaration.module, declaration.parameters[0] is not None
+    if has_parents and not isinstance(parents, Tensor):
+        raise ShapeError(f"its parents must be one tensor, not a {type(parents).__name__}.")
+    samples = declaration.map.samples(module, parents, output.shape)
+    found = edge_of(output)
+    edge = None if found is None else found[0]
+    draw = None
+    if recorder.follows and found is not None and declaration.family.weights_from != "backward":
+        draw = Draw(found[0], found[1].detach().clone(), declaration.map.unit_axis(module))
+    return Pass(
+        parents=parents.detach().to(predictor.dtype, copy=True) if has_parents else None,
+        shape=output.shape,
+        fisher_weights=_fisher_weights(declaration, recorder, predictor, edge, samples.numel()),
+        sample_weights=weights_of(declaration, samples, predictor),
+        backward=None if edge is None else _tracked(edge),
+        draw=draw,
+    )
+
+
+def _fisher_weights(
+    declaration: Declaration, recorder: Recorder, predictor: Tensor, edge: GradientEdge | None, samples: int
+) -> tuple[Tensor, ...] | Pending:
+    """q of each group of units, or who will know it."""
+    family = declaration.family
+    if isinstance(family, Deterministic):
+        return NoGraph() if edge is None else Derivative(family, edge, samples)
+    if family.weights_from == "scale head":
+        return recorder.head_weights()
+    assert isinstance(family, (Family, GaussianScale))
+    return family.fisher_weights(predictor)
+
+
+def _tracked(edge: GradientEdge) -> Backward:
+    """What will know whether backward() went through the output at this edge."""
+    backward = Backward()
+    edge.node.register_hook(backward)
+    return backward
+
+
+def layer_dtype(declaration: Declaration) -> torch.dtype:
+    """The dtype of a layer's statistics and factors."""
+    weight, bias = declaration.parameters
+    parameter = weight if weight is not None else bias
+    assert parameter is not None
+    return compute_dtype(parameter)
+
+
+def compute_dtype(parameter: Tensor) -> torch.dtype:
+    """Statistics and factors are float64 for a float64 parameter and float32 for all others."""
+    return torch.float64 if parameter.dtype == torch.float64 else torch.float32

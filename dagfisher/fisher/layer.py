@@ -1,0 +1,86 @@
+"""The inverse Fisher of one layer: made from statistics, applied until the next refresh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..solvers import Solver
+from .choose import solver_for
+from .rows import joined_tensors
+from .segments import Segment
+
+
+@dataclass
+class LayerFisher:
+    """(1 + α)(αI + F_j)⁻¹ for every unit j of a layer.
+
+    Order of life: `begin` at a refresh, then `natural` at every step until the next one.
+    """
+
+    damping: float
+    sizes: tuple[int, ...]
+    """How many units each segment has."""
+    solvers: list[Solver]
+    """One for each segment."""
+
+    @classmethod
+    def begin(
+        cls,
+        segments: list[Segment],
+        gradient: Tensor,
+        *,
+        damping: float,
+        solver: str,
+        tolerance: float,
+        update_every: int,
+    ) -> tuple[LayerFisher, Tensor]:
+        """The inverse Fisher, and the natural gradient of this gradient.
+
+        Args:
+            segments: of the layer's statistics.
+            gradient: (units × d).
+            damping: α.
+            solver: a name, or "auto".
+            tolerance: the relative residual that an iterative solver may leave.
+            update_every: K, for how many steps the solvers will be used.
+        """
+        solvers, parts = [], []
+        sizes = tuple(segment.units for segment in segments)
+        for segment, g in zip(segments, torch.split(gradient, list(sizes)), strict=True):
+            problem = segment.problem(damping, g, tolerance, update_every)
+            prepared, part = solver_for(problem, solver).begin(problem)
+            solvers.append(prepared)
+            parts.append(part)
+        return cls(damping, sizes, solvers), joined_tensors(parts).mul_(1 + damping)
+
+    def natural(self, gradient: Tensor) -> Tensor:
+        """(1 + α)(αI + F_j)⁻¹ g_j for every unit j, (units × d); never waits for the device."""
+        groups = zip(self.solvers, torch.split(gradient, list(self.sizes)), strict=True)
+        return joined_tensors([solver.solve(part) for solver, part in groups]).mul_(1 + self.damping)
+
+    def require_fitting(self, gradient: Tensor) -> None:
+        """Raise some error unless gradients like this one, which is zero, can be solved for."""
+        tensors = [v for solver in self.solvers for v in solver.state().values() if isinstance(v, Tensor)]
+        if self.natural(gradient).shape != gradient.shape:
+            raise ValueError("factors of another shape")
+        if not all(v.is_meta or bool(v.isfinite().all()) for v in tensors):
+            raise ValueError("factors that are not finite")
+
+    def blocks(self) -> Tensor:
+        """The damped blocks (αI + F_j)/(1 + α), (units × d × d)."""
+        expanded = [solver.blocks().expand(size, -1, -1) for solver, size in zip(self.solvers, self.sizes, strict=True)]
+        return joined_tensors(expanded) / (1 + self.damping)
+
+    def nbytes(self) -> int:
+        """Bytes kept; a tensor that two solvers share counts once."""
+        tensors = {v.data_ptr(): v for s in self.solvers for v in s.state().values() if isinstance(v, Tensor)}
+        return sum(v.numel() * v.element_size() for v in tensors.values())
+
+
+def damped_blocks(segments: list[Segment], damping: float) -> Tensor:
+    """The damped blocks (αI + F_j)/(1 + α) that these segments have, (units × d × d)."""
+    parts = [segment.damped_blocks(damping).expand(segment.units, -1, -1) for segment in segments]
+    return torch.cat(parts) / (1 + damping)

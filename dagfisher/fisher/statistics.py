@@ -1,0 +1,262 @@
+"""Captured passes as statistics: `Rows` of parents with their weights, or `Grams` where rows would be too many.
+
+Both say the same of a layer, F_j = Σ_k w_k q_jk u_k u_kᵀ / Σ w. Either can be scaled, joined with its like, saved, and
+cut into segments, each of which is a problem for a solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from ..capture import Pass, Pending
+from ..capture.pending import HeadWeights
+from ..declaration import Declaration
+from ..errors import ShapeError
+from .rows import joined_tensors, merge_rows, require_sound
+from .segments import GramSegment, RowSegment, Segment, row_segments
+
+ACCUMULATE = 2**22
+"""Numbers in the rows of one pass above which its Gram matrices are summed in chunks of this size."""
+
+WORTH_MERGING = 48
+"""Parents up to which equal rows are left as they are."""
+
+
+class Statistics(Protocol):
+    """What `Rows` and `Grams` have in common."""
+
+    total: Tensor
+    """The sum of the sample weights."""
+
+    def scaled(self, factor: float | Tensor) -> Self:
+        """The same statistics with every sample weight times `factor`."""
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors that are kept."""
+
+    def state(self) -> dict[str, Any]:
+        """Plain tensors and numbers, for `restored`."""
+
+    def segments(self, sizes: tuple[int, ...], *, weight: bool, bias: bool) -> Sequence[Segment]:
+        """The runs of units that share their parents, sample weights normalised to sum 1.
+
+        Args:
+            sizes: how many units each group with Fisher weights of its own has.
+            weight, bias: which of the two is trained.
+        """
+
+
+@dataclass
+class Rows:
+    """One row of parents for each predictor, with its Fisher weights and its sample weight."""
+
+    parents: Tensor
+    """(n × parents), without the constant 1; (n × groups × parents) for a grouped convolution."""
+    fisher_weights: tuple[Tensor, ...]
+    """q of each group of units, (n × units), or (n × 1) where one block serves the whole group."""
+    sample_weights: Tensor
+    """(n), each row with the weight of its sample."""
+    total: Tensor
+    positions: bool = False
+    """Whether a sample has several rows, one per position."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of all parts."""
+        fisher = zip(*(part.fisher_weights for part in parts), strict=True)
+        return cls(
+            joined_tensors([part.parents for part in parts]),
+            tuple(joined_tensors(list(q)) for q in fisher),
+            joined_tensors([part.sample_weights for part in parts]),
+            sum((part.total for part in parts[1:]), parts[0].total),
+            any(part.positions for part in parts),
+        )
+
+    def scaled(self, factor: float | Tensor) -> Rows:
+        weights, total = self.sample_weights * factor, self.total * factor
+        return Rows(self.parents, self.fisher_weights, weights, total, self.positions)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.parents, self.sample_weights, *self.fisher_weights]
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "rows": self.parents,
+            "fisher_weights": list(self.fisher_weights),
+            "sample_weights": self.sample_weights,
+            "total": self.total if self.positions else None,
+            "grams": None,
+        }
+
+    def segments(self, sizes: tuple[int, ...], *, weight: bool, bias: bool) -> list[RowSegment]:
+        require_sound(self.total, self.sample_weights, [self.parents, *self.fisher_weights])
+        share = (self.sample_weights / self.total).unsqueeze(1)
+        weights = [q * share for q in self.fisher_weights]
+        rows = self.parents if weight else self.parents[..., :0]
+        if bias:
+            rows = torch.cat([rows, rows.new_ones(*rows.shape[:-1], 1)], dim=-1)
+        # Finding equal rows costs more than they do where parents are few, or rows as many as those of a convolution.
+        if rows.shape[-1] > WORTH_MERGING and not self.positions:
+            rows, weights = merge_rows(rows, weights)
+        return row_segments(rows, weights, sizes)
+
+    def sampled(self, chosen: Tensor) -> Rows:
+        """Some of the rows in place of all; if they are drawn at random, the expectation of the blocks stays."""
+        fisher = tuple(q[chosen] for q in self.fisher_weights)
+        weights = self.sample_weights[chosen] * (len(self.parents) / len(chosen))
+        return Rows(self.parents[chosen], fisher, weights, self.total, self.positions)
+
+    def to_grams(self, sizes: tuple[int, ...]) -> Grams:
+        """The same statistics as Gram matrices."""
+        rows = torch.cat([self.parents, self.parents.new_ones(*self.parents.shape[:-1], 1)], dim=-1)
+        weights = [q * self.sample_weights.unsqueeze(1) for q in self.fisher_weights]
+        segments = [segment.to_gram() for segment in row_segments(rows, weights, sizes)]
+        return Grams(tuple(segments), self.sample_weights, self.total)
+
+
+@dataclass
+class Grams:
+    """The blocks of every run of units that share their parents, not yet divided by the sum of the sample weights."""
+
+    blocks: tuple[GramSegment, ...]
+    """Σ_k w_k q_jk u_k u_kᵀ with the constant 1 last."""
+    sample_weights: Tensor
+    """(samples)."""
+    total: Tensor
+
+    @classmethod
+    def joined(cls, parts: Sequence[Grams]) -> Grams:
+        """The sums over all parts."""
+        blocks = []
+        for runs in zip(*(part.blocks for part in parts), strict=True):
+            blocks.append(GramSegment(sum((run.blocks for run in runs[1:]), runs[0].blocks), runs[0].units))
+        sample = joined_tensors([part.sample_weights for part in parts])
+        return cls(tuple(blocks), sample, sum((part.total for part in parts[1:]), parts[0].total))
+
+    def scaled(self, factor: float | Tensor) -> Grams:
+        blocks = tuple(GramSegment(run.blocks * factor, run.units) for run in self.blocks)
+        return Grams(blocks, self.sample_weights * factor, self.total * factor)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.sample_weights, *(run.blocks for run in self.blocks)]
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "rows": None,
+            "fisher_weights": [],
+            "sample_weights": self.sample_weights,
+            "total": self.total,
+            "grams": [[run.blocks, run.units] for run in self.blocks],
+        }
+
+    def segments(self, sizes: tuple[int, ...], *, weight: bool, bias: bool) -> list[GramSegment]:
+        require_sound(self.total, self.sample_weights, [run.blocks for run in self.blocks])
+        kept = slice(None if weight else -1, None if bias else -1)
+        return [GramSegment((run.blocks / self.total)[:, kept, kept], run.units) for run in self.blocks]
+
+
+def joined(parts: Sequence[Rows | Grams], sizes: tuple[int, ...]) -> Rows | Grams:
+    """All parts as one: rows if all have rows, otherwise Gram matrices."""
+    if any(isinstance(part, Grams) for part in parts):
+        return Grams.joined([part.to_grams(sizes) if isinstance(part, Rows) else part for part in parts])
+    return Rows.joined(cast("Sequence[Rows]", parts))
+
+
+def restored(state: dict[str, Any], device: torch.device) -> Rows | Grams:
+    """What `state` was taken of, on this device."""
+    sample = state["sample_weights"].to(device)
+    total = None if state["total"] is None else state["total"].to(device)
+    if state["grams"]:
+        assert total is not None
+        return Grams(tuple(GramSegment(b.to(device), int(units)) for b, units in state["grams"]), sample, total)
+    fisher = tuple(q.to(device) for q in state["fisher_weights"])
+    weight = sample.sum() if total is None else total
+    return Rows(state["rows"].to(device), fisher, sample, weight, positions=total is not None)
+
+
+def statistics_of(declaration: Declaration, passes: Sequence[Pass]) -> list[Rows | Grams]:
+    """The statistics of each captured pass of a layer."""
+    return [_rows(declaration, each) if each.statistics is None else each.statistics for each in passes]
+
+
+def compact(declaration: Declaration, step: int, needs_rows: bool, each: Pass, number: int) -> Pass:
+    """The pass, or its statistics where it is too large to keep.
+
+    Args:
+        declaration: of the layer.
+        step: of the optimizer; with torch's seed and `number` it decides which rows `max_rows` keeps.
+        needs_rows: whether the solver needs rows, however many there are.
+        each: the pass.
+        number: of the pass, counted from the last step or zero_grad().
+    """
+    if isinstance(each.fisher_weights, Pending):
+        return each
+    samples, n, most = each.sample_weights.shape[0], _row_count(declaration, each), declaration.max_rows
+    made: Rows | Grams
+    if most is not None and n > max(most, samples):
+        rows = _rows(declaration, each)
+        chosen = torch.randperm(n, device=rows.parents.device, generator=_generator(step, number, rows.parents.device))
+        made = rows.sampled(chosen[:most])
+    elif most is None and not needs_rows and n > samples > 1:
+        chunk = ACCUMULATE * samples // (n * declaration.map.row_size(declaration.module))
+        if chunk >= samples:
+            return each
+        made = _accumulated(declaration, each, each.fisher_weights, max(1, chunk))
+    else:
+        return each
+    return replace(each, parents=None, fisher_weights=(), statistics=made)
+
+
+def _row_count(declaration: Declaration, each: Pass) -> int:
+    return each.shape.numel() // max(declaration.units, 1)
+
+
+def _rows(declaration: Declaration, each: Pass) -> Rows:
+    weights, sample = each.fisher_weights, each.sample_weights
+    q = weights.weights(declaration, sample.dtype) if isinstance(weights, Pending) else weights
+    rows = declaration.map.rows(declaration.module, each.parents, each.shape).to(sample.dtype)
+    n, samples = len(rows), sample.shape[0]
+    if any(n != len(part) for part in q):
+        if isinstance(weights, HeadWeights):
+            raise ShapeError(
+                f"its mean head ran on {n} samples and its scale head on {len(q[0])}; "
+                f"run both heads on the same samples."
+            )
+        raise ShapeError(f"{n} rows of parents do not fit {len(q[0])} rows of predictors.")
+    if n == samples:
+        return Rows(rows, q, sample, sample.sum())
+    return Rows(rows, q, sample.repeat_interleave(n // max(samples, 1)), sample.sum(), positions=True)
+
+
+def _generator(step: int, number: int, device: torch.device) -> torch.Generator:
+    """Random numbers of the pass's own: a model's dropout does not notice, and a resumed run draws the same rows."""
+    seed = (torch.initial_seed() * 1_000_003 + step) * 1_000_003 + number
+    return torch.Generator(device=device).manual_seed(seed % 2**63)
+
+
+def _accumulated(declaration: Declaration, each: Pass, q: tuple[Tensor, ...], chunk: int) -> Grams:
+    """The Gram matrices of a pass, summed over chunks of so many samples."""
+    module, sample, parents = declaration.module, each.sample_weights, each.parents
+    assert parents is not None
+    positions = q[0].shape[0] // sample.shape[0]
+    found: Grams | None = None
+    for start in range(0, sample.shape[0], chunk):
+        part = slice(start, start + chunk)
+        shape = torch.Size([len(parents[part]), *each.shape[1:]])
+        rows = declaration.map.rows(module, parents[part], shape).to(sample.dtype)
+        fisher = tuple(each_q[start * positions : (start + chunk) * positions] for each_q in q)
+        weights = sample[part].repeat_interleave(positions)
+        here = Rows(rows, fisher, weights, sample[part].sum(), positions=True).to_grams(declaration.sizes)
+        if found is None:
+            found = here
+        else:
+            for run, more in zip(found.blocks, here.blocks, strict=True):
+                run.blocks.add_(more.blocks)
+    assert found is not None
+    return Grams(found.blocks, sample, sample.sum())

@@ -1,0 +1,172 @@
+"""Samples of both networks and their log-probabilities: wake (h ~ q given x) and dreams (x, h ~ p).
+
+All that is needed of a machine is the protocol `Networks`, so that the machine itself can call what is built on this:
+its log-likelihood is estimated from wake samples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from ..capture import no_capture
+from ..nn import Prior, StochasticLayer
+
+
+class Networks(Protocol):
+    """A generative and a recognition network over the same layers of units; `HelmholtzMachine` is one.
+
+    States are flat, (n, units), from the data at the bottom to the prior's layer at the top.
+    """
+
+    prior: Prior
+
+    @property
+    def log_volume(self) -> float:
+        """What is added to a log-density of the encoded data to get that of the data."""
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Data in [0, 1], (n, …), as states of the visible units, (n, pixels)."""
+
+    def up(self, i: int, parents: Tensor) -> Tensor:
+        """The predictor of recognition layer i, counted from the bottom, given the states (n, units) below it."""
+
+    def down(self, i: int, parents: Tensor) -> Tensor:
+        """The predictor of generative layer i, counted from the bottom, given the states (n, units) above it."""
+
+    def generative_layers(self) -> list[StochasticLayer]:
+        """The generative layers from the bottom up, without the prior."""
+
+    def recognition_layers(self) -> list[StochasticLayer]:
+        """The recognition layers from the bottom up."""
+
+
+@dataclass
+class Wake:
+    """S samples of q(h|x) for each of B examples, and what both networks say of them.
+
+    Hidden samples are (S·B, units), sample-major; x stays (B, pixels), and so does the predictor of the bottom
+    recognition layer, since all S samples share it.
+    """
+
+    x: Tensor
+    """The encoded data, (B, pixels)."""
+    hidden: list[Tensor]
+    """The samples of each hidden layer from the bottom up, (S·B, units)."""
+    recognition: list[Tensor]
+    """The predictors of q, from the bottom up; the first one (B, units)."""
+    generative: list[Tensor]
+    """The predictors of p from the bottom up, the prior last."""
+    log_p: Tensor
+    """log p(x, h), (S, B)."""
+    log_q: Tensor
+    """log q(h|x), (S, B)."""
+
+    @property
+    def samples(self) -> int:
+        """S."""
+        return int(self.log_p.shape[0])
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """log p(x, h) − log q(h|x), (S, B)."""
+        return self.log_p - self.log_q
+
+
+class Dreams(NamedTuple):
+    """Samples of the generative network, from the data up, and the predictors that they were drawn from."""
+
+    path: list[Tensor]
+    """The states of each layer from the data to the top, (n, units)."""
+    predictors: list[Tensor]
+    """The predictors of p from the bottom up, the prior last."""
+
+
+def wake(machine: Networks, x: Tensor, samples: int, generator: Generator | None = None) -> Wake:
+    """Samples of the recognition network (its Fisher captures, with equal weights) and what the generative one says.
+
+    Args:
+        machine: both networks.
+        x: encoded data, (B, pixels).
+        samples: S, for each example.
+        generator: of the draws.
+    """
+    batch = x.shape[0]
+    hidden: list[Tensor] = []
+    recognition: list[Tensor] = []
+    log_q = torch.zeros((), dtype=x.dtype, device=x.device)
+    below = x
+    for i, layer in enumerate(machine.recognition_layers()):
+        predictor = machine.up(i, below)
+        fixed = predictor.detach()
+        if i == 0:
+            fixed = fixed.expand(samples, *fixed.shape)
+        h = layer.family.sample(fixed, generator)
+        log_q = log_q + layer.family.log_prob(h, fixed).sum(-1).reshape(samples, batch)
+        below = h.reshape(samples * batch, -1)
+        hidden.append(below)
+        recognition.append(predictor)
+    generative, log_p = joint(machine, x, hidden, samples)
+    return Wake(x, hidden, recognition, generative, log_p, log_q)
+
+
+@torch.no_grad()
+def dream(machine: Networks, count: int, generator: Generator | None = None) -> Dreams:
+    """So many samples of the generative network; no Fisher captures them."""
+    with no_capture():
+        predictors = [machine.prior(count)]
+        path = [machine.prior.family.sample(predictors[0], generator)]
+        layers = machine.generative_layers()
+        for i in reversed(range(len(layers))):
+            predictors.append(machine.down(i, path[-1]))
+            path.append(layers[i].family.sample(predictors[-1], generator))
+    return Dreams(path[::-1], predictors[::-1])
+
+
+def joint(machine: Networks, x: Tensor, hidden: list[Tensor], samples: int) -> tuple[list[Tensor], Tensor]:
+    """The predictors of p given these samples, from the bottom up, and log p(x, h), (S, B); no Fisher captures."""
+    batch = x.shape[0]
+    generative: list[Tensor] = []
+    with no_capture():
+        for i, parents in enumerate(hidden):
+            generative.append(machine.down(i, parents))
+        generative.append(machine.prior(samples * batch))
+    log_p = machine.generative_layers()[0].family.log_prob(x, by_sample(generative[0].detach(), samples)).sum(-1)
+    if machine.log_volume:
+        log_p = log_p + machine.log_volume
+    for layer, child, predictor in zip(hidden_layers(machine), hidden, generative[1:], strict=True):
+        log_p = log_p + layer.family.log_prob(child, predictor.detach()).sum(-1).reshape(samples, batch)
+    return generative, log_p
+
+
+def log_recognition(machine: Networks, x: Tensor, hidden: list[Tensor]) -> Tensor:
+    """log q(h|x), (S, B), of S samples for each of B rows of x; no Fisher captures."""
+    batch = x.shape[0]
+    log_q = torch.zeros((), dtype=x.dtype, device=x.device)
+    with no_capture():
+        for i, (layer, below, child) in enumerate(
+            zip(machine.recognition_layers(), [x, *hidden[:-1]], hidden, strict=True)
+        ):
+            predictor = machine.up(i, below)
+            predictor = predictor.reshape(-1, batch, predictor.shape[-1])
+            log_q = log_q + layer.family.log_prob(child.reshape(-1, batch, child.shape[-1]), predictor).sum(-1)
+    return log_q
+
+
+def hidden_layers(machine: Networks) -> list[StochasticLayer]:
+    """The layers that give hidden samples their probability: generative layers above the bottom, then the prior."""
+    return [*machine.generative_layers()[1:], machine.prior]
+
+
+def by_sample(rows: Tensor, samples: int) -> Tensor:
+    """(S·B, units) as (S, B, units)."""
+    return rows.reshape(samples, -1, rows.shape[-1])
+
+
+def log_mean_exp(log_values: Tensor, dim: int) -> Tensor:
+    """The logarithm of the mean of exp(log_values) along an axis."""
+    return torch.logsumexp(log_values, dim) - math.log(log_values.shape[dim])

@@ -1,0 +1,137 @@
+"""Every setting of the optimizer, said once: its default, its range and what it does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .._settings import LARGEST_RATE, Convert, setting, settings_of
+from ..errors import SettingError
+from ..solvers import SOLVERS
+
+Schedule = float | Callable[[int], float]
+"""A number, or a callable of the step."""
+
+UNDECLARED = ("sgd", "adam", "error")
+
+
+def _is_number(value: Any, low: float = 0.0, below: float = math.inf) -> bool:
+    return isinstance(value, (int, float)) and low <= value < below
+
+
+def _that(words: str | Callable[[], str], holds: Callable[[Any], bool], *, shown: bool = True) -> Convert:
+    """A check that raises "<name> <words>, not <value>." unless it holds."""
+
+    def check(name: str, value: Any) -> Any:
+        if not holds(value):
+            text = words() if callable(words) else words
+            raise SettingError(f"{name} {text}, not {value!r}." if shown else f"{name} {text}.")
+        return value
+
+    return check
+
+
+_size = _that("must be a finite number of at least 0", _is_number)
+
+
+def _rate(name: str, value: Any) -> Any:
+    _size(name, value)
+    return _that(f"must be below {LARGEST_RATE:g}", lambda v: v < LARGEST_RATE)(name, value)
+
+
+def _are_betas(value: Any) -> bool:
+    pair = isinstance(value, (tuple, list)) and len(value) == 2
+    return value is None or (pair and all(_is_number(beta, below=1) for beta in value))
+
+
+_solver = _that(lambda: f"must be one of {', '.join(['auto', *SOLVERS])}", lambda v: v in ("auto", *SOLVERS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """What `DAGNaturalGradient` can be told, for all parameters or for a param group."""
+
+    lr: float = setting(1e-2, _rate, "the learning rate")
+    damping: Schedule = setting(
+        0.1,
+        _that(
+            "must be a finite number of at least 0 or a callable of the step", lambda v: callable(v) or _is_number(v)
+        ),
+        "α, added to the Fisher blocks: a number or a callable of the step, read when the Fisher is refreshed; 0 is "
+        "possible where every block is regular and the solver is dense",
+    )
+    update_every: Schedule = setting(
+        1,
+        _that("must be at least 1 or a callable of the step", lambda v: callable(v) or _is_number(v, 1, math.inf)),
+        "K, the steps that a Fisher is kept: a number or a callable of the step",
+    )
+    solver: str = setting(
+        "auto",
+        _solver,
+        "how the blocks are solved: auto (the least expected cost, see choose_solver), dense, woodbury, conjugate, "
+        "diagonal (an approximation), or one of your own",
+    )
+    momentum: float = setting(
+        0.0,
+        _that("must be in [0, 1)", lambda v: _is_number(v, below=1), shown=False),
+        "of the natural gradient, as in torch.optim.SGD",
+    )
+    nesterov: bool = setting(False, lambda name, value: value, "look ahead along the momentum, as in torch.optim.SGD")
+    betas: tuple[float, float] | None = setting(
+        None,
+        _that("must be two numbers in [0, 1)", _are_betas, shown=False),
+        "Adam's moments of the natural gradient, for example (0.9, 0.999)",
+    )
+    weight_decay: float = setting(0.0, _size, "decoupled weight decay, added after the inverse Fisher")
+    l1: float = setting(0.0, _size, "decoupled L1 penalty, added after the inverse Fisher")
+    tolerance: float = setting(
+        2e-2,
+        _size,
+        "the relative residual ‖g − (αI + F)x‖/‖g‖ of a layer that the conjugate solver may leave when it refreshes; "
+        "the number of iterations found then is kept for the steps that reuse",
+    )
+    trust_region: float | None = setting(
+        None,
+        _that("must be a finite number above 0 or None", lambda v: v is None or (_is_number(v) and v > 0)),
+        "ε, the most that ½Δᵀ(αI + F)Δ of a step Δ may be over the layers of a param group, or None: a longer natural "
+        "gradient is shortened, so that the divergence ½ΔᵀFΔ of the step is at most ε to second order",
+    )
+    window: int = setting(
+        1,
+        _that("must be a whole number of at least 1", lambda v: isinstance(v, int) and v >= 1),
+        "the refreshes that a Fisher is estimated from, the current one among them",
+    )
+    window_decay: float = setting(
+        0.5,
+        _that("must be in (0, 1]", lambda v: _is_number(v) and 0 < v <= 1),
+        "how much each of those refreshes counts, compared with the next",
+    )
+    undeclared: str = setting(
+        "sgd",
+        _that(f"must be one of {', '.join(UNDECLARED)}", lambda v: v in UNDECLARED),
+        "what moves parameters of modules that nobody declared: sgd, adam, or error",
+    )
+
+
+DEFAULTS = OptimizerSettings()
+SHARED = ("damping", "update_every", "solver", "tolerance", "trust_region", "window", "window_decay")
+"""Settings of a layer's Fisher, which its weight and bias must agree on."""
+_ENTRIES = settings_of(OptimizerSettings)
+NAMES = tuple(entry.name for entry in _ENTRIES)
+
+
+def validate(group: Mapping[str, Any]) -> None:
+    """Raise a sentence for the first setting of a param group that is out of range."""
+    for entry in _ENTRIES:
+        entry.convert(entry.name, group[entry.name])
+    if group["nesterov"] and not group["momentum"] > 0:
+        raise SettingError("nesterov needs momentum > 0.")
+    if group["betas"] is not None and group["momentum"]:
+        raise SettingError("momentum and betas cannot both be given; choose one.")
+
+
+def described() -> str:
+    """The settings as entries of an Args section."""
+    return "\n        ".join(f"{entry.name}: {entry.help}." for entry in _ENTRIES)

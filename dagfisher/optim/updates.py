@@ -1,0 +1,84 @@
+"""From vectors (natural gradients) to new parameters: momentum, Nesterov, Adam, decoupled decay and L1.
+
+Nesterov's look-ahead is written for the step −lr·v, as `torch.optim.SGD` does; Adam's second moment adds
+(1−β₂)x², and both moments are corrected for their start at zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._torch import (
+    foreach_add,
+    foreach_add_,
+    foreach_addcmul_,
+    foreach_div,
+    foreach_div_,
+    foreach_lerp_,
+    foreach_mul_,
+    foreach_sqrt,
+)
+
+ADAM_EPS = 1e-8
+
+
+def apply_update(
+    parameters: list[Tensor],
+    vectors: list[Tensor],
+    states: list[dict[str, Any]],
+    group: dict[str, Any],
+    gates: Sequence[Tensor | None] = (),
+) -> None:
+    """Move the parameters of one group by −lr·(accelerated vector + weight_decay·p + l1·sign p), in place.
+
+    A parameter whose gate is false stays where it is; its moments forget as if the vector were 0.
+    """
+    lr: float = group["lr"]
+    if group["betas"] is not None:
+        moves = _adam(vectors, states, group["betas"])
+    elif group["momentum"]:
+        moves = _momentum(vectors, states, group["momentum"], group["nesterov"])
+    else:
+        moves = vectors
+    if group["weight_decay"]:
+        moves = list(foreach_add(moves, parameters, alpha=group["weight_decay"]))
+    if group["l1"]:
+        moves = list(foreach_add(moves, [p.sign() for p in parameters], alpha=group["l1"]))
+    if any(gate is not None for gate in gates):
+        moves = [move if gate is None else move * gate for move, gate in zip(moves, gates, strict=True)]
+    foreach_add_(parameters, moves, alpha=-lr)
+
+
+def _momentum(vectors: list[Tensor], states: list[dict[str, Any]], beta: float, nesterov: bool) -> list[Tensor]:
+    for vector, state in zip(vectors, states, strict=True):
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(vector)
+    buffers: list[Tensor] = [state["momentum_buffer"] for state in states]
+    foreach_mul_(buffers, beta)
+    foreach_add_(buffers, vectors)
+    return list(foreach_add(vectors, buffers, alpha=beta)) if nesterov else buffers
+
+
+def _adam(vectors: list[Tensor], states: list[dict[str, Any]], betas: tuple[float, float]) -> list[Tensor]:
+    first_beta, second_beta = betas
+    for vector, state in zip(vectors, states, strict=True):
+        if "step" not in state:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(vector)
+            state["exp_avg_sq"] = torch.zeros_like(vector)
+        state["step"] += 1
+    first: list[Tensor] = [state["exp_avg"] for state in states]
+    second: list[Tensor] = [state["exp_avg_sq"] for state in states]
+    foreach_lerp_(first, vectors, 1 - first_beta)
+    foreach_mul_(second, second_beta)
+    foreach_addcmul_(second, vectors, vectors, value=1 - second_beta)
+    denominators = list(foreach_sqrt(second))
+    foreach_div_(denominators, [(1 - second_beta ** state["step"]) ** 0.5 for state in states])
+    foreach_add_(denominators, ADAM_EPS)
+    moves = list(foreach_div(first, denominators))
+    foreach_div_(moves, [1 - first_beta ** state["step"] for state in states])
+    return moves

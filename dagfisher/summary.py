@@ -1,0 +1,63 @@
+"""A table of what the layers of a model are declared as."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import nn
+
+from ._text import table
+from .declaration import Declaration, declaration_of
+
+
+class Prepared(Protocol):
+    """A declared layer as an optimizer trains it."""
+
+    @property
+    def solver(self) -> str:
+        """The solvers that the last refresh chose."""
+
+    def nbytes(self) -> int:
+        """Bytes kept for the Fisher."""
+
+
+class Trains(Protocol):
+    """An optimizer that knows declared layers."""
+
+    def layer_of(self, declaration: Declaration) -> Any:
+        """The layer as it is trained, a `Prepared`, or None."""
+
+
+def summary(model: nn.Module, optimizer: Trains | None = None) -> str:
+    """A table of the model's layers: what each is declared as, and the size of its Fisher blocks.
+
+    With the optimizer, also the solver of each layer and the bytes it keeps, once it has taken a step.
+    """
+    header = ["layer", "map", "family", "units", "parents", "parameters", "block", "solver", "bytes"]
+    lines = []
+    for name, module in model.named_modules():
+        own = sum(p.numel() for p in module.parameters(recurse=False))
+        if not own:
+            continue
+        declaration = declaration_of(module)
+        if declaration is None:
+            lines.append([name, type(module).__name__, "not declared", "", "", f"{own:,}", "", "", ""])
+        else:
+            lines.append([name, *_described(module, declaration, own), *_prepared(declaration, optimizer)])
+    return table(header, lines, left=3)
+
+
+def _described(module: nn.Module, declaration: Declaration, own: int) -> list[str]:
+    weight, bias = declaration.parameters
+    units = declaration.units
+    parents = 0 if weight is None else weight.numel() // units
+    block = parents + (bias is not None)
+    family = declaration.family.name
+    return [type(module).__name__, family, f"{units:,}", f"{parents:,}", f"{own:,}", f"{block}×{block}"]
+
+
+def _prepared(declaration: Declaration, optimizer: Trains | None) -> list[str]:
+    if optimizer is None:
+        return ["", ""]
+    layer: Prepared | None = optimizer.layer_of(declaration)
+    return ["not trained", ""] if layer is None else [layer.solver or "not yet", f"{layer.nbytes():,}"]
