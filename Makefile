@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# One thread for each test process, so that they do not compete for the cores.
-PYTEST_ARGS ?= -n 2
+# One thread for each test process, so that they do not compete for the cores. Coverage is measured, and its floor
+# holds, where all tests run.
+PYTEST_ARGS ?= -n 2 --cov
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test lint unit docs clean
@@ -14,8 +15,8 @@ PYTEST_ARGS ?= -n 2
 help:
 	@echo "make demo    train a small machine and draw what it learned (runs/demo)"
 	@echo "make test    lint, type check, unit tests and documentation: everything that must pass"
-	@echo "make lint    ruff and mypy"
-	@echo "make unit    the unit tests alone (PYTEST_ARGS='-k solver' to choose)"
+	@echo "make lint    ruff (rules and format), the order of imports, mypy"
+	@echo "make unit    the unit tests alone, with their coverage (PYTEST_ARGS='-k solver' to choose)"
 	@echo "make docs    the documentation, in docs/_build/html"
 	@echo "make env     the environment in .venv that all of these use"
 	@echo "make clean   remove what the others made, except .venv and runs/"
@@ -37,6 +38,8 @@ test: lint unit docs
 
 lint: $(READY)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
 
 unit: $(READY)
@@ -47,5 +50,5 @@ docs: $(READY)
 	@echo "The documentation is in docs/_build/html/index.html"
 
 clean:
-	rm -rf build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov *.egg-info
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -158,6 +158,9 @@ def test_a_step_that_reuses_reads_nothing_from_a_device_that_cannot_be_read(solv
         fresh.step()
 
 
+costs = pytest.mark.no_cover  # a tracer has calls and memory of its own
+
+
 def calls(action: Callable[[], Any]) -> int:
     """How many functions, in Python or C, an action calls."""
     count = 0
@@ -202,6 +205,7 @@ def reusing(solver: str, units: int, samples: int, **settings: Any) -> DAGNatura
     return opt
 
 
+@costs
 @pytest.mark.parametrize("settings", ACCELERATIONS.values(), ids=ACCELERATIONS.keys())
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_work_of_the_host_does_not_grow_with_the_units(solver: str, settings: dict[str, Any]) -> None:
@@ -216,6 +220,7 @@ def test_the_work_of_the_host_does_not_grow_with_the_units(solver: str, settings
     assert counts[0] == counts[1] > 3
 
 
+@costs
 @pytest.mark.parametrize("solver", ["dense", "diagonal"])
 def test_the_work_of_the_host_does_not_grow_with_the_samples(solver: str) -> None:
     assert calls(reusing(solver, 3, samples=4).step) == calls(reusing(solver, 3, samples=200).step)
@@ -227,6 +232,7 @@ def traced_bytes() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
+@costs
 def test_a_thousand_steps_keep_nothing() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(dagfisher.nn.BernoulliLinear(4, 3), nn.Sigmoid(), dagfisher.nn.GaussianLinear(3, 2))
@@ -253,6 +259,7 @@ def test_a_thousand_steps_keep_nothing() -> None:
     assert after[1] - before[1] < 2_000
 
 
+@costs
 def test_an_endless_run_of_bad_steps_keeps_nothing() -> None:
     net, x = Net(), data(6, 4)
     opt = optimizer(net.named_parameters())
