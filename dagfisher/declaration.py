@@ -76,6 +76,8 @@ class Declaration:
         self.family = family
         self.map: Map = map_of(module)
         self.reading = Reading()
+        self.mask: Tensor | None = None
+        """Shaped like the weight, true where a parent is allowed; None: all are."""
         self.agrees = False
         """Whether an output of the module was found to be what its map says."""
         self.mean_head: Declaration | None = None
@@ -96,6 +98,40 @@ class Declaration:
     def sizes(self) -> tuple[int, ...]:
         """How many units each group with Fisher weights of its own has."""
         return self.family.split(self.units)
+
+    @property
+    def coupled(self) -> int:
+        """How many neighbouring units are one variable with coupled blocks; 1: none are."""
+        return self.family.coupling(self.units)
+
+    def set_mask(self, mask: Tensor | None) -> None:
+        """Let each unit have only the parents that the mask, shaped like the weight, allows."""
+        weight = self.parameters[0]
+        if mask is not None:
+            if weight is None:
+                raise DeclarationError(f"layer {self.name} has no parents, so that a mask has no meaning.")
+            if self.coupled > 1:
+                raise DeclarationError(
+                    f"layer {self.name}: the units of a categorical variable are coupled and cannot each have a mask; "
+                    f"declare it with coupled=False."
+                )
+            try:
+                mask = torch.as_tensor(mask, device=weight.device).bool().expand(weight.shape).clone()
+            except (RuntimeError, TypeError, ValueError):
+                shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+                raise DeclarationError(
+                    f"layer {self.name}: its mask must be a bool tensor shaped like its weight, "
+                    f"{tuple(weight.shape)}, not {shape}."
+                ) from None
+        self.mask = mask
+
+    def mask_matrix(self, device: torch.device) -> Tensor | None:
+        """The mask as (units × parents), or None."""
+        if self.mask is None:
+            return None
+        if self.mask.device != device:
+            self.mask = self.mask.to(device)
+        return self.map.unit_major(self.module, self.mask).reshape(self.units, -1)
 
     @property
     def parameters(self) -> tuple[Tensor | None, Tensor | None]:

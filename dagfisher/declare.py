@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .capture import forward_hook
 from .declaration import Declaration, Reading, declaration_of, declarations
@@ -17,6 +17,7 @@ def declare(
     module: nn.Module,
     family: str | Units,
     *,
+    mask: Tensor | None = None,
     positions: int = 0,
     calls: str = "samples",
     max_rows: int | None = None,
@@ -30,12 +31,15 @@ def declare(
             channel), a layer that :mod:`dagfisher.nn` provides, or a type that :func:`dagfisher.register_map` knows.
         family: ``"bernoulli"`` (output = logits), ``"gaussian"`` (output = [mean, scale] in two halves, or the mean
             alone with a fixed ``std``), ``"poisson"`` (output = log rate), ``"categorical"`` (output = logits; the
-            block used is the per-unit diagonal π(1−π) of the true one, which couples the units of a variable),
+            blocks of the units of a variable are coupled, or with ``coupled=False`` approximated by their diagonal),
             ``"deterministic"`` (hidden units inside an encoder or decoder, whatever activation follows; call
             :meth:`DAGNaturalGradient.sample_fisher` before ``backward()``), a name that
             :func:`dagfisher.register_family` knows, or a family itself, like ``Bernoulli(states=(-1, 1))``.
         settings: of the family: ``states=(0, 1)`` or ``(-1, 1)``; ``scale="log_std"`` or ``"log_var"``; ``std=1.0``;
             ``min_std=0.01`` (σ = 0.01 + exp(log_std)); ``classes=10``; ``fisher="sampled"`` or ``"empirical"``.
+        mask: bool, shaped like the weight: (units × parents) for a linear map. Unit j sees the parents with
+            ``mask[j]``, as in ``F.linear(x, mask * weight, bias)``, which the module's forward must compute. Weights
+            under the mask never move.
         positions: how many of the last leading axes of the input are positions of one sample: 1 for an input (n, T, d)
             whose T positions belong to one sample. The blocks are summed over positions and averaged over samples, as
             those of a convolution are. By default all leading axes are samples.
@@ -48,7 +52,15 @@ def declare(
             and refuse a module whose output is something else.
     """
     reading = Reading(positions, calls, max_rows, check)
-    _attached(module, make_family(family, **settings)).reading = reading
+    fresh = declaration_of(module) is None if isinstance(module, nn.Module) else True
+    declaration = _attached(module, make_family(family, **settings))
+    try:
+        declaration.set_mask(mask)
+    except DeclarationError:
+        if fresh:
+            declaration.detach()
+        raise
+    declaration.reading = reading
     return module
 
 

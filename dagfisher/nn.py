@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from .declaration import declaration_of
@@ -129,7 +130,7 @@ class PoissonLinear(nn.Linear, StochasticLayer):
 
 
 class CategoricalLinear(nn.Linear, StochasticLayer):
-    """One-hot variables of `classes` units each; the Fisher block used is the per-unit diagonal π(1−π).
+    """One-hot variables of `classes` units each, with coupled blocks; with ``coupled=False`` their diagonal π(1−π).
 
     Args:
         in_features, out_features: the numbers of parents and of units.
@@ -145,11 +146,80 @@ class CategoricalLinear(nn.Linear, StochasticLayer):
         bias: bool = True,
         *,
         classes: int | None = None,
+        coupled: bool = True,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        declare(self, "categorical", classes=classes)
+        declare(self, "categorical", classes=classes, coupled=coupled)
+
+
+class MaskedLinear(nn.Linear):
+    """A linear map in which unit j sees only the parents with ``mask[j]``; not declared as anything.
+
+    Args:
+        mask: (units × parents), true or 1 where a parent is allowed.
+        bias: whether the units have biases.
+        device, dtype: of the parameters.
+    """
+
+    mask: Tensor
+
+    def __init__(self, mask: Tensor, bias: bool = True, *, device: Any = None, dtype: Any = None) -> None:
+        super().__init__(mask.shape[1], mask.shape[0], bias, device=device, dtype=dtype)
+        self.register_buffer("mask", mask.detach().clone().bool().to(device))
+
+    def forward(self, parents: Tensor) -> Tensor:
+        """The predictor."""
+        return F.linear(parents, self.mask * self.weight, self.bias)
+
+
+class MaskedBernoulliLinear(MaskedLinear, StochasticLayer):
+    """Binary units, each with the parents that its row of the mask allows."""
+
+    def __init__(self, mask: Tensor, bias: bool = True, *, states: tuple[float, float] = (0, 1), **where: Any) -> None:
+        super().__init__(mask, bias, **where)
+        declare(self, "bernoulli", states=states, mask=self.mask)
+
+
+class MaskedPoissonLinear(MaskedLinear, StochasticLayer):
+    """Counts, each with the parents that its row of the mask allows."""
+
+    def __init__(self, mask: Tensor, bias: bool = True, **where: Any) -> None:
+        super().__init__(mask, bias, **where)
+        declare(self, "poisson", mask=self.mask)
+
+
+class MaskedGaussianLinear(MaskedLinear, StochasticLayer):
+    """Normal units; mean and scale of a unit have the same parents, those that its row of the mask allows.
+
+    Args:
+        mask: (units × parents); with a fixed `std` there is one row of the weight for each unit, otherwise two.
+        bias: whether the units have biases.
+        scale, std, min_std: as of :class:`GaussianLinear`.
+        where: ``device`` and ``dtype``.
+    """
+
+    def __init__(
+        self,
+        mask: Tensor,
+        bias: bool = True,
+        *,
+        scale: str = "log_std",
+        std: float | None = None,
+        min_std: float = 0.0,
+        **where: Any,
+    ) -> None:
+        super().__init__(mask if std is not None else torch.cat([mask, mask]), bias, **where)
+        declare(self, "gaussian", scale=scale, std=std, min_std=min_std, mask=self.mask)
+
+
+class MaskedCategoricalLinear(MaskedLinear, StochasticLayer):
+    """One-hot variables whose logits each have parents of their own; blocks are per logit, the diagonal π(1−π)."""
+
+    def __init__(self, mask: Tensor, bias: bool = True, *, classes: int | None = None, **where: Any) -> None:
+        super().__init__(mask, bias, **where)
+        declare(self, "categorical", classes=classes, coupled=False, mask=self.mask)
 
 
 class StochasticConvolution(StochasticLayer):

@@ -54,9 +54,17 @@ def _described(module: nn.Module, declaration: Declaration, own: int) -> list[st
     weight, bias = declaration.parameters
     units = declaration.units
     parents = 0 if weight is None else weight.numel() // units
-    block = parents + (bias is not None)
+    block = (parents + (bias is not None)) * declaration.coupled
     family = declaration.family.name
-    return [type(module).__name__, family, f"{units:,}", f"{parents:,}", f"{own:,}", f"{block}×{block}"]
+    return [type(module).__name__, family, f"{units:,}", _parents(declaration, parents), f"{own:,}", f"{block}×{block}"]
+
+
+def _parents(declaration: Declaration, parents: int) -> str:
+    """The number of parents of a unit; with a mask the least, the mean and the most of them."""
+    if declaration.mask is None:
+        return f"{parents:,}"
+    counts = declaration.map.unit_major(declaration.module, declaration.mask).flatten(1).sum(1).float()
+    return f"{counts.min():g} / {counts.mean():g} / {counts.max():g}"
 
 
 def _prepared(declaration: Declaration, optimizer: Trains | None) -> list[str]:

@@ -32,6 +32,8 @@ def mismatch(declaration: Declaration, parents: Any, output: Tensor) -> Tensor:
     expected, size = torch.zeros_like(predictors), torch.zeros_like(predictors)
     if weight is not None:
         matrix = how.unit_major(module, weight).reshape(declaration.units, -1)
+        mask = declaration.mask_matrix(matrix.device)
+        matrix = matrix if mask is None else matrix * mask
         grouped = rows.unsqueeze(1) if rows.dim() == 2 else rows
         pairs = list(zip(grouped.unbind(1), matrix.chunk(grouped.shape[1]), strict=True))
         expected = torch.cat([u @ w.T for u, w in pairs], dim=1)

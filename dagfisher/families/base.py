@@ -39,6 +39,14 @@ class Units:
         """
         return (outputs,)
 
+    def coupling(self, outputs: int) -> int:
+        """How many neighbouring units are one variable with coupled blocks; 1: none are.
+
+        The Fisher weights of coupled units are their probabilities π, and the Fisher information of a variable about
+        its predictors is diag(π) − ππᵀ.
+        """
+        return 1
+
 
 class Family(Units):
     """The distribution of each unit given its predictor; subclass it and `register_family` to add one.

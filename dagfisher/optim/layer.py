@@ -21,7 +21,18 @@ from ..errors import (
     SettingError,
     ShapeError,
 )
-from ..fisher import Grams, LayerFisher, Rows, Window, compact, damped_blocks, joined, normalised, statistics_of
+from ..fisher import (
+    Columns,
+    Grams,
+    LayerFisher,
+    Rows,
+    Window,
+    compact,
+    damped_blocks,
+    joined,
+    normalised,
+    statistics_of,
+)
 from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
 from ..maps import from_matrix, to_matrix
@@ -171,9 +182,27 @@ class TrainedLayer:
         dtype = self._dtype()
         parts = [None if p is None else (torch.zeros_like(p) if p.grad is None else p.grad) for p in (weight, bias)]
         weight_part, bias_part = (None if g is None else g.to(dtype) / self._count() for g in parts)
+        mask = self.weight_mask()
+        if weight_part is not None and mask is not None:
+            weight_part = weight_part * mask
         if weight_part is not None:
             weight_part = self.declaration.map.unit_major(self.declaration.module, weight_part)
         return to_matrix(weight_part, bias_part)
+
+    def weight_mask(self) -> Tensor | None:
+        """The layer's mask on the device of its weight, shaped like it; None if there is none or it is not trained."""
+        if self._weight is None or self.declaration.mask is None:
+            return None
+        self.declaration.mask_matrix(self._weight.device)
+        return self.declaration.mask
+
+    def _mask(self) -> Tensor | None:
+        """The mask as the solvers take it, (units × d), a column of ones for a trained bias."""
+        weight, bias = self._trained()
+        mask = None if weight is None else self.declaration.mask_matrix(weight.device)
+        if mask is None or bias is None:
+            return mask
+        return torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
 
     def _count(self) -> int:
         """What the gradients are divided by: the samples that the loss is a sum over, or 1."""
@@ -239,7 +268,7 @@ class TrainedLayer:
             whole.require_sound(torch.stack(off).amax() if off else None)
         except Disagreement:
             raise another_map(self.declaration) from None
-        return list(whole.segments(self._sizes, weight=weight is not None, bias=bias is not None))
+        return list(whole.segments(self._sizes, Columns(weight is not None, bias is not None, self._mask())))
 
     def refresh(
         self, gradient: Tensor, step: int, process_group: dist.ProcessGroup | None
@@ -315,7 +344,8 @@ class TrainedLayer:
                 fields = dict(saved)
                 solvers.append(SOLVERS[fields.pop("solver")](**fields).to(device))
             refreshed, damping = int(state["refreshed"]), float(state["damping"])
-            fisher, window = LayerFisher(damping, sizes, solvers), Window()
+            coupled = self.declaration.coupled > 1
+            fisher, window = LayerFisher(damping, sizes, solvers, coupled), Window()
             window.restore(state["window"], device)
             if len(layout) != len(self.layout()) or not 0 <= refreshed < step or not 0 <= damping < math.inf:
                 raise ValueError("a number out of its range")

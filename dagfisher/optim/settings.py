@@ -9,7 +9,7 @@ from typing import Any
 
 from .._settings import LARGEST_RATE, Convert, setting, settings_of
 from ..errors import SettingError
-from ..solvers import SOLVERS
+from ..solvers import solver_names
 
 Schedule = float | Callable[[int], float]
 """A number, or a callable of the step."""
@@ -46,7 +46,9 @@ def _are_betas(value: Any) -> bool:
     return value is None or (pair and all(_is_number(beta, below=1) for beta in value))
 
 
-_solver = _that(lambda: f"must be one of {', '.join(['auto', *SOLVERS])}", lambda v: v in ("auto", *SOLVERS))
+_solver = _that(
+    lambda: f"must be one of {', '.join(['auto', *solver_names()])}", lambda v: v in ("auto", *solver_names())
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ class Eigen(Solver):
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
-        n, d, units, blocks, update_every = shape
+        n, d, units, blocks, update_every = shape[:5]
         known = rates(device)  # what operations cost on this type of device
         prepare = blocks * (n * d**2 + 2 * known.eigh * d**3) + 10 * known.operation  # small ones cost twice the rate
         solve = 2 * known.stored * units * d**2 + 3 * known.operation  # each number that is kept is read twice
