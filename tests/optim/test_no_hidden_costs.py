@@ -4,7 +4,7 @@ import copy
 import gc
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -158,7 +158,16 @@ def test_a_step_that_reuses_reads_nothing_from_a_device_that_cannot_be_read(solv
         fresh.step()
 
 
-costs = pytest.mark.no_cover  # a tracer has calls and memory of its own
+@pytest.fixture
+def untraced() -> Iterator[None]:
+    """Without the tracer that measures coverage, which has calls and memory of its own."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    yield
+    sys.settrace(tracer)
+
+
+costs = pytest.mark.usefixtures("untraced")
 
 
 def calls(action: Callable[[], Any]) -> int:
