@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows the program's name; those of the process if not given.
 
     Returns:
-        The exit code: 0, 2 for input that cannot be used, 130 after Ctrl-C.
+        The exit code, which is 0, 2 for input that cannot be used, 130 after Ctrl-C.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -35,7 +35,7 @@ def demo(out: Path) -> int:
         out: the folder; with a number behind its name if it exists.
 
     Returns:
-        The exit code: 0, or 130 after Ctrl-C.
+        The exit code, which is 0, or 130 after Ctrl-C.
     """
     require_matplotlib()
     out = unused(out)

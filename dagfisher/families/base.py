@@ -63,7 +63,7 @@ class Family(Units):
             predictor: (n × outputs).
 
         Returns:
-            One tensor for each group of `split`: (n × units), or (n × 1) where all units of the group share one block.
+            One tensor for each group of `split`, (n × units), or (n × 1) where all units of the group share one block.
         """
         raise NotImplementedError
 

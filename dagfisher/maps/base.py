@@ -142,7 +142,7 @@ def to_matrix(weight: Tensor | None, bias: Tensor | None) -> Tensor:
         bias: (units), or None if it is not trained.
 
     Returns:
-        (units × d): the weights of a unit's parents, and its bias last.
+        (units × d), in each row the weights of a unit's parents, and its bias last.
     """
     parts = []
     if weight is not None:

@@ -22,7 +22,7 @@ from .groups import plain_groups
 from .guards import FiniteGuard, blame, require_dense
 from .layer import TrainedLayer
 from .scale import check_scale
-from .settings import DEFAULTS, NAMES, SHARED, Schedule, described, validate
+from .settings import DEFAULTS, NAMES, SHARED, NumberOrSchedule, described, validate
 from .trust import Natural, limit
 from .updates import apply_update
 
@@ -49,8 +49,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         params: Iterable[Any],
         lr: float = DEFAULTS.lr,
         *,
-        damping: Schedule = DEFAULTS.damping,
-        update_every: Schedule = DEFAULTS.update_every,
+        damping: NumberOrSchedule = DEFAULTS.damping,
+        update_every: NumberOrSchedule = DEFAULTS.update_every,
         solver: str = DEFAULTS.solver,
         momentum: float = DEFAULTS.momentum,
         nesterov: bool = DEFAULTS.nesterov,

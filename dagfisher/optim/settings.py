@@ -11,7 +11,7 @@ from .._settings import LARGEST_RATE, Convert, setting, settings_of
 from ..errors import SettingError
 from ..solvers import solver_names
 
-Schedule = float | Callable[[int], float]
+NumberOrSchedule = float | Callable[[int], float]
 """A number, or a callable of the step."""
 
 UNDECLARED = ("sgd", "adam", "error")
@@ -56,7 +56,7 @@ class OptimizerSettings:
     """What `DAGNaturalGradient` can be told, for all parameters or for a param group."""
 
     lr: float = setting(1e-2, _rate, "the learning rate")
-    damping: Schedule = setting(
+    damping: NumberOrSchedule = setting(
         0.1,
         _that(
             "must be a finite number of at least 0 or a callable of the step", lambda v: callable(v) or _is_number(v)
@@ -64,7 +64,7 @@ class OptimizerSettings:
         "α, added to the Fisher blocks: a number or a callable of the step, read when the Fisher is refreshed; 0 is "
         "possible where every block is regular and the solver is dense",
     )
-    update_every: Schedule = setting(
+    update_every: NumberOrSchedule = setting(
         1,
         _that("must be at least 1 or a callable of the step", lambda v: callable(v) or _is_number(v, 1, math.inf)),
         "K, the steps that a Fisher is kept: a number or a callable of the step",

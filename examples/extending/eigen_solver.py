@@ -24,7 +24,7 @@ from dagfisher.testing import check_solver
 @dagfisher.register_solver
 @dataclass
 class Eigen(Solver):
-    """Keeps the eigenvectors and eigenvalues of αI + F_j; eigenvalues that are rounding count as absent."""
+    """Keeps eigenvectors and eigenvalues of αI + F_j; mere rounding counts as 0."""
 
     vectors: Tensor
     """(blocks × d × d), one eigenvector in each column."""
@@ -41,27 +41,30 @@ class Eigen(Solver):
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
         n, d, units, blocks, update_every = shape[:5]
         known = rates(device)  # what operations cost on this type of device
-        prepare = blocks * (n * d**2 + 2 * known.eigh * d**3) + 10 * known.operation  # small ones cost twice the rate
-        solve = 2 * known.stored * units * d**2 + 3 * known.operation  # each number that is kept is read twice
+        # Small eigenproblems cost about twice the rate of large ones.
+        prepare = blocks * (n * d**2 + 2 * known.eigh * d**3) + 10 * known.operation
+        # Each number that is kept is read twice.
+        solve = 2 * known.stored * units * d**2 + 3 * known.operation
         return Cost(prepare / update_every + solve, blocks * d * (d + 2))
 
     @classmethod
     def prepare(cls, problem: Problem) -> Eigen:
         values, vectors = torch.linalg.eigh(problem.damped_blocks())
-        rounding = torch.finfo(values.dtype).eps * values.shape[1] * values.amax(1, keepdim=True)
-        inverses = torch.where(values > rounding, 1 / values, 0)
+        rounding = torch.finfo(values.dtype).eps * values.shape[1]
+        sound = values > rounding * values.amax(1, keepdim=True)
+        inverses = torch.where(sound, 1 / values, 0)
         return cls(vectors, values, inverses)
 
     def solve(self, gradient: Tensor) -> Tensor:
-        along = torch.matmul(gradient.unsqueeze(1), self.vectors) * self.inverses.unsqueeze(1)
-        return torch.matmul(along, self.vectors.mT).squeeze(1)
+        along = gradient.unsqueeze(1) @ self.vectors
+        return (along * self.inverses.unsqueeze(1) @ self.vectors.mT).squeeze(1)
 
     def blocks(self) -> Tensor:
         return (self.vectors * self.values.unsqueeze(1)) @ self.vectors.mT
 
 
 def check() -> None:
-    """It solves the blocks, from rows and from Gram matrices, and a solver made of its state does the same."""
+    """It solves the blocks, and a solver made of its state does the same."""
     check_solver(Eigen)
 
 
@@ -80,7 +83,8 @@ def fit(solver: str, steps: int = 8) -> tuple[nn.Linear, float]:
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     dagfisher.declare(layer, "bernoulli")
-    opt = dagfisher.DAGNaturalGradient(layer.parameters(), lr=1.0, damping=0.0, solver=solver)
+    parameters = layer.parameters()
+    opt = dagfisher.DAGNaturalGradient(parameters, lr=1.0, damping=0.0, solver=solver)
     for _ in range(steps):
         opt.zero_grad()
         loss = binary_cross_entropy_with_logits(layer(x), labels)
@@ -90,7 +94,7 @@ def fit(solver: str, steps: int = 8) -> tuple[nn.Linear, float]:
 
 
 def explain() -> dagfisher.fisher.Choice:
-    """What "auto" takes for 50 units with 21 parents and 300 samples; the new solver is among the candidates."""
+    """What "auto" takes for 50 units with 21 parents and 300 samples."""
     return dagfisher.choose_solver(rows=300, parents=21, units=50, damping=0.1)
 
 

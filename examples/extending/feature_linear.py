@@ -18,13 +18,13 @@ from dagfisher.testing import check_map
 
 
 class FeatureLinear(nn.Module):
-    """Predictors φ(x) W + b, with φ(x) a bump around each of some centres, which are not trained."""
+    """Predictors φ(x) W + b; φ(x) has a bump around each of some fixed centres."""
 
     def __init__(self, centres: Tensor, units: int, width: float = 1.0) -> None:
         super().__init__()
         self.register_buffer("centres", centres)
         self.width = width
-        self.weight = nn.Parameter(centres.new_zeros(len(centres), units))  # (features × units), as φ(x) @ W needs it
+        self.weight = nn.Parameter(centres.new_zeros(len(centres), units))
         self.bias = nn.Parameter(centres.new_zeros(units))
 
     def features(self, x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class FeatureLinear(nn.Module):
 
 
 class FeatureMap(Map):
-    """The features are the parents; one row for each sample, one unit for each column of the weight."""
+    """The features are the parents: one row for each sample."""
 
     def units(self, module: Any) -> int:
         return int(module.weight.shape[1])
@@ -70,15 +70,17 @@ def make_layer(units: int = 1) -> FeatureLinear:
 
 
 def check() -> None:
-    """Rows times weights are the output, and the gradient is a sum of rows, also for a batch of batches."""
-    for shape in ((7, 2), (3, 4, 2)):
+    """Rows times weights are the output, and the gradient is a sum of rows."""
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((7, 2), (3, 4, 2)):  # a batch, and a batch of batches
         layer = make_layer(units=3)
-        nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(0))
-        check_map(None, layer, torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+        nn.init.normal_(layer.weight, generator=generator)
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        check_map(None, layer, x)
 
 
 def learn(steps: int = 30) -> tuple[FeatureLinear, float]:
-    """The layer after so many natural steps, and the share of points that it classifies as they are."""
+    """The layer after so many natural steps, and the share of points it gets right."""
     generator = torch.Generator().manual_seed(0)
     x = 4 * torch.rand(400, 2, generator=generator, dtype=torch.float64) - 2
     inside = ((x.norm(dim=1) > 0.7) & (x.norm(dim=1) < 1.5)).double().unsqueeze(1)

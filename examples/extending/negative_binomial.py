@@ -20,9 +20,10 @@ from dagfisher.testing import check_family
 
 @dataclass(frozen=True)
 class NegativeBinomial(Family):
-    """A count with mean μ and variance μ + aμ², a the dispersion; the predictor is log μ: q = μ/(1 + aμ)."""
+    """A count with variance μ + aμ²; the predictor is log μ: q = μ/(1 + aμ)."""
 
     dispersion: float = 1.0
+    """a."""
     name = "negative_binomial"
 
     def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
@@ -36,9 +37,12 @@ class NegativeBinomial(Family):
     def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
         mean = torch.exp(predictor.detach())
         shape = torch.full_like(mean, 1 / self.dispersion)
-        with torch.random.fork_rng(enabled=generator is not None):  # torch.distributions takes no generator
+        # torch.distributions takes no generator: seed torch's own one for a moment.
+        with torch.random.fork_rng(enabled=generator is not None):
             if generator is not None:
-                torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator, device=generator.device)))
+                device = generator.device
+                seed = torch.randint(2**62, (1,), generator=generator, device=device)
+                torch.manual_seed(int(seed))
             rate = mean * torch.distributions.Gamma(shape, shape).sample()
         return torch.poisson(rate, generator=generator)
 
@@ -50,9 +54,10 @@ dagfisher.register_family("negative_binomial", NegativeBinomial)
 
 
 def check() -> None:
-    """Log-probabilities, score, Fisher weight and mean against sums over counts, then against means of draws."""
+    """It is a distribution, and its Fisher weight is the variance of its score."""
     predictor = torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64)
-    counts = torch.arange(200, dtype=torch.float64).unsqueeze(1)  # (outcomes × units); more is next to impossible
+    # (outcomes × units); a higher count is next to impossible.
+    counts = torch.arange(200, dtype=torch.float64).unsqueeze(1)
     check_family(NegativeBinomial(dispersion=0.5), predictor, support=counts)
     check_family(NegativeBinomial(dispersion=0.5), predictor)
 
@@ -66,20 +71,22 @@ def make_data(family: NegativeBinomial) -> tuple[Tensor, Tensor]:
 
 
 def fit(steps: int = 12) -> tuple[nn.Linear, list[float]]:
-    """A regression after so many steps of Fisher scoring, and the length of its gradient at each of them."""
+    """A regression by Fisher scoring, and the length of its gradient at each step."""
     family = NegativeBinomial(dispersion=0.5)
     x, counts = make_data(family)
     layer = nn.Linear(3, 1, dtype=torch.float64)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
-    dagfisher.declare(layer, family)  # or: declare(layer, "negative_binomial", dispersion=0.5)
+    # The same: declare(layer, "negative_binomial", dispersion=0.5)
+    dagfisher.declare(layer, family)
     opt = dagfisher.DAGNaturalGradient(layer.parameters(), lr=1.0, damping=0.0)
     lengths = []
     for _ in range(steps):
         opt.zero_grad()
         loss = -family.log_prob(counts, layer(x)).sum(-1).mean()
         loss.backward()
-        lengths.append(math.hypot(float(layer.weight.grad.norm()), float(layer.bias.grad.norm())))
+        gradient = torch.cat([p.grad.flatten() for p in layer.parameters()])
+        lengths.append(float(gradient.norm()))
         opt.step()
     return layer, lengths
 

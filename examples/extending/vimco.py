@@ -16,10 +16,11 @@ from dagfisher.helmholtz.algorithms import importance_weights
 
 
 def credit(step: Step) -> Tensor:
-    """Each sample's share of the bound log Σ p/q, less what pulls it up through q itself, (S, B)."""
+    """Each sample's share of log Σ p/q, less its pull through q itself, (S, B)."""
     ratio = step.wake.log_ratio  # log p(x, h) − log q(h|x), (S, B)
     samples, batch = ratio.shape
-    others = (ratio.sum(0) - ratio) / (samples - 1)  # what a sample is replaced by: the mean of the others
+    # What the bound would be if a sample were replaced by the mean of the others.
+    others = (ratio.sum(0) - ratio) / (samples - 1)
     own = torch.eye(samples, dtype=torch.bool, device=ratio.device)[:, :, None]
     without = torch.where(own, others[:, None], ratio[None])  # (replaced, sample, example)
     return (ratio.logsumexp(0) - without.logsumexp(1)) / batch - step.weights
@@ -33,14 +34,15 @@ VIMCO = Algorithm(
     least_samples=2,
     lr=0.05,
 )
-NVIMCO = dataclasses.replace(VIMCO, name="nvimco", summary="natural VIMCO", solver="auto", update_every=10)
+NATURAL = {"solver": "auto", "update_every": 10}
+NVIMCO = dataclasses.replace(VIMCO, name="nvimco", summary="natural VIMCO", **NATURAL)
 
 register_algorithm(VIMCO)
 register_algorithm(NVIMCO)
 
 
 def learn(algorithm: str | Algorithm, epochs: int = 3) -> tuple[float, float]:
-    """The mean log-likelihood of the test data before and after so many epochs; all of it is known exactly."""
+    """The exact mean log-likelihood of the test data before and after training."""
     data = datasets.load("three-by-three")
     torch.manual_seed(0)
     machine = HelmholtzMachine([9, 6, 1], states=(0, 1))

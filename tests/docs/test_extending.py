@@ -44,7 +44,7 @@ def test_all_code_of_the_page_comes_from_these_programs() -> None:
 def test_the_page_names_every_extension_point_and_every_check() -> None:
     points = [name for name in dagfisher.__all__ if name.startswith("register_")] + ["helmholtz.register_algorithm"]
     for name in [*points, *(f"testing.{check}" for check in testing.__all__)]:
-        assert f":func:`dagfisher.{name}`" in PAGE, name
+        assert f":func:`~dagfisher.{name}`" in PAGE, name
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
