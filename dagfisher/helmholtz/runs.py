@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import io
 import math
 import pickle
 import time
@@ -261,10 +260,8 @@ class Run:
             "count": self._count,
             "untrained": None if self.untrained is None else self.untrained.state_dict(),
         }
-        content = io.BytesIO()  # an error of writing inside torch.save would lose its reason
-        torch.save(state, content)
         with replacing(self.folder / CHECKPOINT) as file:
-            file.write(content.getbuffer())
+            torch.save(state, file)
         write_rows(self.folder, self.rows)
         self._saved = time.monotonic()
 
