@@ -5,6 +5,7 @@ No other file of the package reaches for a name with a leading underscore inside
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +47,8 @@ def outside_graphs(function: Callable[..., None], reason: str) -> Callable[..., 
     """The function, always run outside the graphs of torch.compile; `reason` is shown where that is not possible."""
     outside: Any = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     outside._torchdynamo_disable_msg = reason
+    if "reason" not in inspect.signature(torch.compiler.disable).parameters:
+        outside.__qualname__ = reason  # all that an older torch shows of it
     return outside  # type: ignore[no-any-return]
 
 
