@@ -53,7 +53,7 @@ def optimizer_hooks(optimizer: torch.optim.Optimizer, kind: str) -> list[Callabl
 
 @contextmanager
 def holding_hooks(optimizer: torch.optim.Optimizer, *kinds: str) -> Iterator[None]:
-    """Torch does not run these hooks of an optimizer meanwhile; those that are registered meanwhile stay."""
+    """Torch does not run these hooks of an optimizer meanwhile."""
     names = [f"_optimizer_{kind}_hooks" for kind in kinds]
     held = {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
     for name in held:
@@ -62,7 +62,6 @@ def holding_hooks(optimizer: torch.optim.Optimizer, *kinds: str) -> Iterator[Non
         yield
     finally:
         for name, hooks in held.items():
-            hooks.update(getattr(optimizer, name))
             setattr(optimizer, name, hooks)
 
 

@@ -54,8 +54,8 @@ def add_own_part(state: dict[str, Any], step: int, layers: list[Any], carriers: 
                 group[key] = type(value)(map(plain, value)) if isinstance(value, (tuple, list)) else plain(value)
     saved = [index for group in state["param_groups"] for index in group["params"]]
     carried = {saved[place]: layer for place, layer in zip(carriers, layers, strict=True)}
-    for index in saved:
-        state["state"][index] = {**state["state"].get(index, {}), OWN: (step, carried.get(index))}
+    own = {index: {**state["state"].pop(index, {}), OWN: (step, carried.get(index))} for index in saved}
+    state["state"] = {**own, **state["state"]}
     state[OWN] = {"step": step, "layers": layers}
 
 

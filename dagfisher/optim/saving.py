@@ -123,11 +123,12 @@ class SavedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and numbers, also as `torch.distributed.checkpoint` saves them; no callable is saved."""
-        with holding_hooks(self, "state_dict_post"):
+        for prepare in optimizer_hooks(self, "state_dict_pre"):
+            prepare(self)
+        with holding_hooks(self, "state_dict_pre", "state_dict_post"):
             state = super().state_dict()
         own = self._own_state()
-        carriers = own.get("carriers", [])
-        add_own_part(state, own["step"], own["layers"], carriers)
+        add_own_part(state, own["step"], own["layers"], own["carriers"])
         for hook in optimizer_hooks(self, "state_dict_post"):
             changed = hook(self, state)
             state = state if changed is None else changed
