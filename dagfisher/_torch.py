@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,6 +54,37 @@ def outside_graphs(function: Callable[..., None], reason: str) -> Callable[..., 
     return outside  # type: ignore[no-any-return]
 
 
+def optimizer_hooks(optimizer: torch.optim.Optimizer, kind: str) -> list[Callable[..., Any]]:
+    """The hooks of an optimizer, in torch's order; `kind` is "state_dict_post" or the like. None if torch has none."""
+    return list(getattr(optimizer, f"_optimizer_{kind}_hooks", {}).values())
+
+
+@contextmanager
+def holding_hooks(optimizer: torch.optim.Optimizer, *kinds: str) -> Iterator[None]:
+    """Torch does not run these hooks of an optimizer meanwhile."""
+    names = [f"_optimizer_{kind}_hooks" for kind in kinds]
+    held = {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
+    for name in held:
+        setattr(optimizer, name, OrderedDict())
+    try:
+        yield
+    finally:
+        for name, hooks in held.items():
+            setattr(optimizer, name, hooks)
+
+
+def inside_sharding_optimizer() -> bool:
+    """Whether this code runs because of a `ZeroRedundancyOptimizer`, as the constructor of what it shards does."""
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    kind = getattr(module, "ZeroRedundancyOptimizer", None)
+    frame = sys._getframe() if kind is not None else None
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), kind or ()):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _looped(name: str) -> Callable[..., list[Tensor]]:
     """What `torch._foreach_<name>` does, one tensor after another."""
     single: Callable[..., Tensor] = getattr(Tensor, name)
@@ -77,6 +110,7 @@ foreach_add_ = _foreach("add_")
 foreach_mul_ = _foreach("mul_")
 foreach_lerp_ = _foreach("lerp_")
 foreach_addcmul_ = _foreach("addcmul_")
+foreach_neg = _foreach("neg")
 foreach_sqrt = _foreach("sqrt")
 foreach_div = _foreach("div")
 foreach_div_ = _foreach("div_")

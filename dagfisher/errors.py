@@ -19,6 +19,10 @@ class SettingError(DagFisherError, ValueError):
     """A setting of the optimizer is outside its range."""
 
 
+class ParameterTypeError(SettingError, TypeError):
+    """Something among the params of an optimizer is no tensor."""
+
+
 class SampleWeightError(DagFisherError, ValueError):
     """Sample weights do not fit the forward pass that they belong to."""
 

@@ -147,7 +147,7 @@ class TrainedLayer:
     def keep(self, fisher: LayerFisher, step: int) -> None:
         """Use this Fisher until the next refresh."""
         self.fisher, self.refreshed, self._layout = fisher, step, self.layout()
-        self.window.push(self._latest, self.group["window_decay"], self.group["window"] - 1)
+        self.window.push(self._latest, float(self.group["window_decay"]), int(self.group["window"]) - 1)
         self._latest = []
 
     def _update_every(self, step: int) -> float:
@@ -283,7 +283,7 @@ class TrainedLayer:
                 gradient,
                 damping=self._damping(step),
                 solver=self.group["solver"],
-                tolerance=self.group["tolerance"],
+                tolerance=float(self.group["tolerance"]),
                 update_every=int(min(self._update_every(step), 10**6)),
             )
         except DagFisherError as error:
@@ -389,7 +389,7 @@ def _number(value: Any) -> float:
     """What a schedule gave; NaN, which is in no range, for what is no number."""
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         return math.nan
 
 
