@@ -5,7 +5,6 @@ No other file of the package reaches for a name with a leading underscore inside
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -30,11 +29,6 @@ def base_of(tensor: Tensor) -> Tensor | None:
     """The tensor that this one is a view of, as autograd knows it; None if it is no view, or torch cannot say."""
     base: Tensor | None = getattr(tensor, "_base", None)
     return base
-
-
-def compiler_loaded() -> bool:
-    """Whether torch.compile may have been called in this process."""
-    return "torch._dynamo" in sys.modules
 
 
 def outside_graphs(function: Callable[..., None], reason: str) -> Callable[..., None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -16,12 +16,20 @@ from .maps import ConstantMap, register_map
 class StochasticLayer(nn.Module):
     """What every layer here offers: the distribution of its units given their parents."""
 
-    @property
-    def family(self) -> Family:
-        """The family that the layer was declared with."""
+    __jit_unused_properties__: ClassVar[list[str]] = ["family"]  # a layer that was undeclared can be scripted
+
+    def _declare(self, family: str, **settings: Any) -> None:
+        """Declare this layer; its family stays when it is undeclared."""
+        declare(self, family, **settings)
         declaration = declaration_of(self)
         assert declaration is not None
-        return cast(Family, declaration.family)
+        self._family = declaration.family
+
+    @property
+    def family(self) -> Family:
+        """The family that the layer is declared with, or was."""
+        declaration = declaration_of(self)
+        return cast(Family, self._family if declaration is None else declaration.family)
 
     def distribution(self, parents: Any) -> Conditional:
         """p(· | parents)."""
@@ -54,7 +62,7 @@ class BernoulliLinear(nn.Linear, StochasticLayer):
         dtype: Any = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        declare(self, "bernoulli", states=states)
+        self._declare("bernoulli", states=states)
 
 
 class GaussianLinear(nn.Linear, StochasticLayer):
@@ -77,7 +85,7 @@ class GaussianLinear(nn.Linear, StochasticLayer):
     ) -> None:
         outputs = out_features if std is not None else 2 * out_features
         super().__init__(in_features, outputs, bias, device=device, dtype=dtype)
-        declare(self, "gaussian", scale=scale, std=std, min_std=min_std)
+        self._declare("gaussian", scale=scale, std=std, min_std=min_std)
 
 
 class PoissonLinear(nn.Linear, StochasticLayer):
@@ -87,7 +95,7 @@ class PoissonLinear(nn.Linear, StochasticLayer):
         self, in_features: int, out_features: int, bias: bool = True, *, device: Any = None, dtype: Any = None
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        declare(self, "poisson")
+        self._declare("poisson")
 
 
 class CategoricalLinear(nn.Linear, StochasticLayer):
@@ -104,7 +112,7 @@ class CategoricalLinear(nn.Linear, StochasticLayer):
         dtype: Any = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        declare(self, "categorical", classes=classes)
+        self._declare("categorical", classes=classes)
 
 
 class StochasticConvolution(StochasticLayer):
@@ -129,7 +137,7 @@ class _BernoulliConvolution(StochasticConvolution):
         **settings: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, **settings)
-        declare(self, "bernoulli", states=states)
+        self._declare("bernoulli", states=states)
 
 
 class _GaussianConvolution(StochasticConvolution):
@@ -146,7 +154,7 @@ class _GaussianConvolution(StochasticConvolution):
     ) -> None:
         outputs = out_channels if std is not None else 2 * out_channels
         super().__init__(in_channels, outputs, kernel_size, **settings)
-        declare(self, "gaussian", scale=scale, std=std, min_std=min_std)
+        self._declare("gaussian", scale=scale, std=std, min_std=min_std)
 
 
 class BernoulliConv1d(_BernoulliConvolution, nn.Conv1d):
@@ -206,7 +214,7 @@ class Prior(StochasticLayer):
         super().__init__()
         outputs = 2 * units if family == "gaussian" and settings.get("std") is None else units
         self.bias = nn.Parameter(torch.zeros(outputs, device=device, dtype=dtype))
-        declare(self, family, **settings)
+        self._declare(family, **settings)
 
     def forward(self, samples: int | tuple[int, ...] | torch.Size = 1) -> Tensor:
         """The predictor, once for each sample."""

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..capture import Recorder, compute_dtype
+from ..capture import Recorder, compute_dtype, leave_graphs
 from ..declaration import Declaration, require_own_parameters
 from ..errors import (
     CheckpointError,
@@ -76,6 +76,7 @@ class TrainedLayer:
 
     def listen(self) -> None:
         """Become the one that the layer's forward passes feed."""
+        leave_graphs()
         self.declaration.recorder = self.recorder
 
     @property
