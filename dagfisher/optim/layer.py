@@ -23,6 +23,7 @@ from ..errors import (
 from ..fisher import Grams, LayerFisher, Rows, Window, compact, damped_blocks, joined, normalised, statistics_of
 from ..fisher.segments import Segment
 from ..maps import from_matrix, to_matrix
+from ..parameter import ParameterDeclaration, ParameterRecorder
 from ..solvers import SOLVERS
 from .distributed import share_rows
 
@@ -39,7 +40,8 @@ class TrainedLayer:
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
-        self.recorder = Recorder()
+        self._parameter = declaration if isinstance(declaration, ParameterDeclaration) else None
+        self.recorder = Recorder() if self._parameter is None else ParameterRecorder(self._parameter)
         self.fisher: LayerFisher | None = None
         self.refreshed: int | None = None
         self._layout: list[Any] | None = None
@@ -55,7 +57,8 @@ class TrainedLayer:
         self.group = self.groups[0]
         self._sizes = self.declaration.sizes
         for p in self.parameters:
-            owner = names.get(id(p), "").rpartition(".")[0]
+            name = names.get(id(p), "")
+            owner = name.rpartition(".")[0] if self._parameter is None else name
             if owner:
                 self.declaration.learn_name(owner)
 
@@ -152,6 +155,8 @@ class TrainedLayer:
         if all(g is None for g in grads):
             if grads and self.fisher is None and not self.recorder.passes:
                 how = "run only in eval() or without gradients" if self.recorder.ran else "never run"
+                if self._parameter is not None:
+                    how = "been part of no loss"
                 raise MissingStatisticsError(
                     f"layer {self.name} has {how} since this optimizer was built, and has no gradient; use it in "
                     f"the loss, freeze its parameters, or leave them out of the optimizer."
@@ -239,8 +244,14 @@ class TrainedLayer:
 
     def blocks(self, step: int, process_group: dist.ProcessGroup | None) -> Tensor:
         """The damped blocks of the coming step."""
-        if self.fisher is not None and not (self.due(step) and self.recorder.passes):
+        known = bool(self.recorder.passes) or self._parameter is not None
+        if self.fisher is not None and not (self.due(step) and known):
             return self.fisher.blocks()
+        if not known:
+            raise MissingStatisticsError(
+                f"layer {self.name} has no blocks yet: no forward pass of it was captured. Run the model in training "
+                f"mode, with gradients enabled, after the optimizer was built, and then ask for its blocks."
+            )
         try:
             segments = self._segments(step, process_group)
         except DagFisherError as error:
