@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ class Pass:
     """What `sample_fisher` needs of a stochastic layer's pass, in a model with deterministic layers."""
     statistics: Any = None
     """Made of the pass at once, where it is too large to keep; its parents and Fisher weights are gone then."""
+    order: int = field(default_factory=count().__next__)
+    """Grows from pass to pass, over all layers."""
 
     def counts(self) -> bool:
         """Whether the gradient at hand may hold this pass."""

@@ -47,6 +47,7 @@ class TrainedLayer:
         self._layout: list[Any] | None = None
         self.window = Window()
         self._latest: list[Rows | Grams] = []
+        self._order = -1
 
     def bind(self, group_of: dict[int, dict[str, Any]], names: dict[int, str]) -> None:
         """Note which of weight and bias are trained here, and in which groups."""
@@ -92,6 +93,11 @@ class TrainedLayer:
         """The layer's qualified name, in quotes."""
         return self.declaration.name
 
+    @property
+    def order(self) -> int:
+        """A number that grows in the order in which layers ran first since the last step, or at the last refresh."""
+        return self.recorder.passes[0].order if self.recorder.passes else self._order
+
     def _trained(self) -> tuple[Tensor | None, Tensor | None]:
         weight = self._weight if self._weight is not None and self._weight.requires_grad else None
         bias = self._bias if self._bias is not None and self._bias.requires_grad else None
@@ -128,6 +134,7 @@ class TrainedLayer:
     def keep(self, fisher: LayerFisher, step: int) -> None:
         """Use this Fisher until the next refresh."""
         self.fisher, self.refreshed, self._layout = fisher, step, self.layout()
+        self._order = self.order
         self.window.push(self._latest, self.group["window_decay"], self.group["window"] - 1)
         self._latest = []
 

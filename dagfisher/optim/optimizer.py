@@ -18,7 +18,7 @@ from ..errors import CheckpointError, DagFisherError, DeclarationError, SettingE
 from .checkpoint import read, require_fitting
 from .damping import LEAST, TARGET, Losses, adapted, curvature_ratios, targets
 from .groups import plain_groups
-from .guards import FiniteGuard, blame, require_dense
+from .guards import FiniteGuard, blame, blaming, require_dense
 from .layer import TrainedLayer
 from .settings import DEFAULTS, NAMES, SHARED, Schedule, described, validate
 from .trust import Natural, limit
@@ -246,7 +246,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             if gradient is None:
                 continue
             if layer.due(self._step):
-                fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
+                with blaming(self.param_groups, self._layers, self._names):
+                    fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
                 found.append(Natural(layer, gradient, natural, fresh[layer].damping))
             else:
                 found.append(Natural(layer, gradient, *layer.reuse(gradient)))
