@@ -40,11 +40,6 @@ def base_of(tensor: Tensor) -> Tensor | None:
     return base
 
 
-def compiler_loaded() -> bool:
-    """Whether torch.compile may have been called in this process."""
-    return "torch._dynamo" in sys.modules
-
-
 def outside_graphs(function: Callable[..., None], reason: str) -> Callable[..., None]:
     """The function, always run outside the graphs of torch.compile; `reason` is shown where that is not possible."""
     outside: Any = torch.compiler.disable(function)  # type: ignore[no-untyped-call]

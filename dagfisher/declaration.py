@@ -197,8 +197,8 @@ class Declaration:
         return f"{self.name}: {self.family.name} on {type(self.module).__name__}"
 
 
-def declaration_of(module: nn.Module) -> Declaration | None:
-    """The module's declaration, if it has one."""
+def declaration_of(module: nn.Module | nn.Parameter) -> Declaration | None:
+    """The declaration of a module, or of a parameter, if it has one."""
     return module.__dict__.get(_KEY)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -108,9 +108,13 @@ def declare_gaussian(
     _attached(scale, GaussianScale(kind)).mean_head = mean_head
 
 
-def undeclare(module: nn.Module) -> nn.Module:
+Declarable = TypeVar("Declarable", bound=nn.Module | nn.Parameter)
+
+
+def undeclare(module: Declarable) -> Declarable:
     """Take a declaration back, its hook included, and return the module.
 
+    A parameter that :func:`dagfisher.declare_parameter` declared may be given too.
     An optimizer that was built before goes on holding the layer; build it anew.
 
     Args:
@@ -129,7 +133,10 @@ def undeclare(module: nn.Module) -> nn.Module:
 def _attached(module: nn.Module, family: Units) -> Declaration:
     """The declaration of the module as this family, made now unless it is there already."""
     if not isinstance(module, nn.Module):
-        raise DeclarationError(f"only an nn.Module can be declared, not a {type(module).__name__}.")
+        raise DeclarationError(
+            f"only an nn.Module can be declared, not a {type(module).__name__}; for an nn.Parameter there is "
+            f"declare_parameter."
+        )
     existing = _require_free(module, family)
     if existing is not None:
         return existing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +20,20 @@ class StochasticLayer(nn.Module):
     Derive a layer of your own from a module with a map and from this class, and `declare` it in ``__init__``.
     """
 
-    @property
-    def family(self) -> Family:
-        """The family that the layer was declared with."""
+    __jit_unused_properties__: ClassVar[list[str]] = ["family"]  # a layer that was undeclared can be scripted
+
+    def _declare(self, family: str, **settings: Any) -> None:
+        """Declare this layer; its family stays when it is undeclared."""
+        declare(self, family, **settings)
         declaration = declaration_of(self)
         assert declaration is not None
-        return cast(Family, declaration.family)
+        self._family = declaration.family
+
+    @property
+    def family(self) -> Family:
+        """The family that the layer is declared with, or was."""
+        declaration = declaration_of(self)
+        return cast(Family, self._family if declaration is None else declaration.family)
 
     def distribution(self, parents: Any) -> Conditional:
         """p(· | parents).
@@ -80,7 +88,7 @@ class BernoulliLinear(nn.Linear, StochasticLayer):
         dtype: Any = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        declare(self, "bernoulli", states=states)
+        self._declare("bernoulli", states=states)
 
 
 class GaussianLinear(nn.Linear, StochasticLayer):
@@ -110,7 +118,7 @@ class GaussianLinear(nn.Linear, StochasticLayer):
     ) -> None:
         outputs = out_features if std is not None else 2 * out_features
         super().__init__(in_features, outputs, bias, device=device, dtype=dtype)
-        declare(self, "gaussian", scale=scale, std=std, min_std=min_std)
+        self._declare("gaussian", scale=scale, std=std, min_std=min_std)
 
 
 class PoissonLinear(nn.Linear, StochasticLayer):
@@ -126,7 +134,7 @@ class PoissonLinear(nn.Linear, StochasticLayer):
         self, in_features: int, out_features: int, bias: bool = True, *, device: Any = None, dtype: Any = None
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        declare(self, "poisson")
+        self._declare("poisson")
 
 
 class CategoricalLinear(nn.Linear, StochasticLayer):
@@ -151,7 +159,7 @@ class CategoricalLinear(nn.Linear, StochasticLayer):
         dtype: Any = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        declare(self, "categorical", classes=classes, coupled=coupled)
+        self._declare("categorical", classes=classes, coupled=coupled)
 
 
 class MaskedLinear(nn.Linear):
@@ -179,7 +187,7 @@ class MaskedBernoulliLinear(MaskedLinear, StochasticLayer):
 
     def __init__(self, mask: Tensor, bias: bool = True, *, states: tuple[float, float] = (0, 1), **where: Any) -> None:
         super().__init__(mask, bias, **where)
-        declare(self, "bernoulli", states=states, mask=self.mask)
+        self._declare("bernoulli", states=states, mask=self.mask)
 
 
 class MaskedPoissonLinear(MaskedLinear, StochasticLayer):
@@ -187,7 +195,7 @@ class MaskedPoissonLinear(MaskedLinear, StochasticLayer):
 
     def __init__(self, mask: Tensor, bias: bool = True, **where: Any) -> None:
         super().__init__(mask, bias, **where)
-        declare(self, "poisson", mask=self.mask)
+        self._declare("poisson", mask=self.mask)
 
 
 class MaskedGaussianLinear(MaskedLinear, StochasticLayer):
@@ -211,7 +219,7 @@ class MaskedGaussianLinear(MaskedLinear, StochasticLayer):
         **where: Any,
     ) -> None:
         super().__init__(mask if std is not None else torch.cat([mask, mask]), bias, **where)
-        declare(self, "gaussian", scale=scale, std=std, min_std=min_std, mask=self.mask)
+        self._declare("gaussian", scale=scale, std=std, min_std=min_std, mask=self.mask)
 
 
 class MaskedCategoricalLinear(MaskedLinear, StochasticLayer):
@@ -219,7 +227,7 @@ class MaskedCategoricalLinear(MaskedLinear, StochasticLayer):
 
     def __init__(self, mask: Tensor, bias: bool = True, *, classes: int | None = None, **where: Any) -> None:
         super().__init__(mask, bias, **where)
-        declare(self, "categorical", classes=classes, coupled=False, mask=self.mask)
+        self._declare("categorical", classes=classes, coupled=False, mask=self.mask)
 
 
 class StochasticConvolution(StochasticLayer):
@@ -244,7 +252,7 @@ class _BernoulliConvolution(StochasticConvolution):
         **settings: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, **settings)
-        declare(self, "bernoulli", states=states)
+        self._declare("bernoulli", states=states)
 
 
 class _GaussianConvolution(StochasticConvolution):
@@ -261,7 +269,7 @@ class _GaussianConvolution(StochasticConvolution):
     ) -> None:
         outputs = out_channels if std is not None else 2 * out_channels
         super().__init__(in_channels, outputs, kernel_size, **settings)
-        declare(self, "gaussian", scale=scale, std=std, min_std=min_std)
+        self._declare("gaussian", scale=scale, std=std, min_std=min_std)
 
 
 class BernoulliConv1d(_BernoulliConvolution, nn.Conv1d):
@@ -328,7 +336,7 @@ class Prior(StochasticLayer):
         super().__init__()
         outputs = 2 * units if family == "gaussian" and settings.get("std") is None else units
         self.bias = nn.Parameter(torch.zeros(outputs, device=device, dtype=dtype))
-        declare(self, family, **settings)
+        self._declare(family, **settings)
 
     def forward(self, samples: int | tuple[int, ...] | torch.Size = 1) -> Tensor:
         """The predictor, once for each sample, (samples × outputs)."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from .._torch import compiler_loaded, inside_backward, inside_transform, outside_graphs
+from .._torch import inside_backward, inside_transform, outside_graphs
 from ..declaration import Declaration, declaration_of
 from ..errors import DeclarationError, SampleWeightError, ShapeError
 from ..families import Deterministic, Family, GaussianScale
@@ -53,21 +53,25 @@ def observe(module: nn.Module, parents: Tensor | None, predictor: Tensor) -> Non
 
 def forward_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
     """Stage this forward pass, if an optimizer wants it."""
-    capture = _outside_graphs
-    if capture is None:
-        capture = _leave_graphs() if compiler_loaded() else _capture
-    capture(module, args, kwargs, output)
+    if not torch.compiler.is_compiling():
+        _capture(module, args, kwargs, output)
+    elif _outside_graphs is not None and module.training and torch.is_grad_enabled():
+        _outside_graphs(module, args, kwargs, output)
+    # Without an optimizer, in eval() and under no_grad() nothing is captured, and torch.compile may have a whole graph.
 
 
-def _leave_graphs() -> Callable[..., None]:
-    """`_capture` outside the graphs of torch.compile: what they would trace differs from step to step."""
+def leave_graphs() -> None:
+    """From now on passes are captured outside the graphs of torch.compile: what those would trace changes every step.
+
+    The first optimizer with declared layers calls it.
+    """
     global _outside_graphs
-    _outside_graphs = outside_graphs(
-        _capture,
-        "dagfisher looks at the parents and the output of each declared layer between two graphs; "
-        "call torch.compile without fullgraph=True.",
-    )
-    return _outside_graphs
+    if _outside_graphs is None:
+        _outside_graphs = outside_graphs(
+            _capture,
+            "dagfisher looks at the parents and the output of each declared layer between two graphs; "
+            "call torch.compile without fullgraph=True.",
+        )
 
 
 def _capture(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -78,6 +82,9 @@ def _capture(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], o
     if recorder is not None:
         recorder.ran = True
     if not (module.training and torch.is_grad_enabled() and capturing()):
+        return
+    counts = recorder is not None and recorder.counts
+    if not counts and _wanted(declaration) is None and _wanted(declaration.mean_head) is None:
         return
     if inside_backward():
         # Activation checkpointing runs a pass again during backward(); the first run was captured, with its weights.
@@ -92,7 +99,7 @@ def _capture(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], o
             f"use one process per device with torch.nn.parallel.DistributedDataParallel."
         )
     parents = next(iter((*args, *kwargs.values())), None)
-    if recorder is not None and recorder.counts and isinstance(output, Tensor):
+    if counts and isinstance(output, Tensor):
         recorder.samples += declaration.samples(parents, output.shape).numel()
     _stage(declaration, parents, output, check=declaration.reading.check)
 

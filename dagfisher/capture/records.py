@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -64,6 +65,8 @@ class Pass:
     """The gradient that arrived at the output, if it is looked at."""
     statistics: Any = None
     """Made of the pass at once, where it is too large to keep; its parents and Fisher weights are gone then."""
+    order: int = field(default_factory=count().__next__)
+    """Grows from pass to pass, over all layers."""
 
     def tensors(self) -> list[Tensor]:
         """The tensors that are kept for the statistics."""

@@ -48,6 +48,13 @@ def sample(layers: Iterable[tuple[Declaration, Recorder]], generator: Generator 
                 retain_graph=True,
                 allow_unused=True,
             )
+    except RuntimeError as error:
+        if not any(p.backward is not None and p.backward.ran for _, recorder in pairs for p in recorder.passes):
+            raise
+        raise MissingStatisticsError(
+            "sample_fisher() came after backward(), which frees the graph that it needs; call it between the forward "
+            "pass and backward(), or call backward(retain_graph=True)."
+        ) from error
     finally:
         for handle in handles:
             handle.remove()

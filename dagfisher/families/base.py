@@ -6,6 +6,7 @@ its own predictor.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -141,6 +142,17 @@ def register_family(name: str, make: Callable[..., Units]) -> None:
 def family_names() -> list[str]:
     """The names that `declare` and `make_family` know."""
     return list(_FAMILIES)
+
+
+def family_settings(family: str | Units) -> list[str] | None:
+    """The settings that `make_family` takes with this family; None if that cannot be known."""
+    if isinstance(family, Units):
+        return []
+    try:
+        parameters = inspect.signature(_FAMILIES[family]).parameters.values()
+    except (KeyError, TypeError, ValueError):
+        return None
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
 
 
 def make_family(family: str | Units, **settings: Any) -> Units:

@@ -39,6 +39,11 @@ def curvature_ratios(
     The loss is read a short way to either side, so that its slope, and with it the noise of the gradient, cancels:
     (L(θ + Δ) + L(θ − Δ) − 2L(θ)) / Δᵀ(αI + F)Δ. NaN for a group whose natural gradient is zero.
     """
+    if not callable(losses):
+        raise SettingError(
+            f"adapt_damping needs a function that gives the loss at the parameters as they are then, not a "
+            f"{type(losses).__name__}: adapt_damping(lambda: loss_of(model, batch))."
+        )
     moves: dict[Tensor, Tensor] = {}
     predicted = [0.0] * len(groups)
     for i, group in enumerate(groups):

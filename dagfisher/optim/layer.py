@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..capture import Recorder, compute_dtype
+from ..capture import Recorder, compute_dtype, leave_graphs
 from ..capture.agreement import another_map
 from ..declaration import Declaration, require_own_parameters
 from ..errors import (
@@ -36,6 +36,7 @@ from ..fisher import (
 from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
 from ..maps import from_matrix, to_matrix
+from ..parameter import ParameterDeclaration, ParameterRecorder
 from ..solvers import SOLVERS
 from .distributed import share_rows
 
@@ -52,12 +53,14 @@ class TrainedLayer:
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
-        self.recorder = Recorder()
+        self._parameter = declaration if isinstance(declaration, ParameterDeclaration) else None
+        self.recorder = Recorder() if self._parameter is None else ParameterRecorder(self._parameter)
         self.fisher: LayerFisher | None = None
         self.refreshed: int | None = None
         self._layout: list[Any] | None = None
         self.window = Window()
         self._latest: list[Rows | Grams] = []
+        self._order = -1
 
     def bind(self, group_of: dict[int, dict[str, Any]], names: dict[int, str]) -> None:
         """Note which of weight and bias are trained here, and in which groups."""
@@ -69,7 +72,8 @@ class TrainedLayer:
         self._sizes = self.declaration.sizes
         self.recorder.held = (self._weight, self._bias)
         for p in self.parameters:
-            owner = names.get(id(p), "").rpartition(".")[0]
+            name = names.get(id(p), "")
+            owner = name.rpartition(".")[0] if self._parameter is None else name
             if owner:
                 self.declaration.learn_name(owner)
 
@@ -99,6 +103,7 @@ class TrainedLayer:
 
     def listen(self) -> None:
         """Let the layer's forward passes feed the recorder of this optimizer, and no other."""
+        leave_graphs()
         self.declaration.recorder = self.recorder
 
     @property
@@ -110,6 +115,11 @@ class TrainedLayer:
     def name(self) -> str:
         """The layer's qualified name, in quotes."""
         return self.declaration.name
+
+    @property
+    def order(self) -> int:
+        """A number that grows in the order in which layers ran first since the last step, or at the last refresh."""
+        return self.recorder.passes[0].order if self.recorder.passes else self._order
 
     def _trained(self) -> tuple[Tensor | None, Tensor | None]:
         weight = self._weight if self._weight is not None and self._weight.requires_grad else None
@@ -147,6 +157,7 @@ class TrainedLayer:
     def keep(self, fisher: LayerFisher, step: int) -> None:
         """Use this Fisher until the next refresh."""
         self.fisher, self.refreshed, self._layout = fisher, step, self.layout()
+        self._order = self.order
         self.window.push(self._latest, float(self.group["window_decay"]), int(self.group["window"]) - 1)
         self._latest = []
 
@@ -174,6 +185,8 @@ class TrainedLayer:
         if all(g is None for g in grads):
             if grads and self.fisher is None and not self.recorder.passes:
                 how = "run only in eval() or without gradients" if self.recorder.ran else "never run"
+                if self._parameter is not None:
+                    how = "been part of no loss"
                 raise MissingStatisticsError(
                     f"layer {self.name} has {how} since this optimizer was built, and has no gradient; use it in "
                     f"the loss, freeze its parameters, or leave them out of the optimizer."
@@ -301,8 +314,14 @@ class TrainedLayer:
 
     def blocks(self, step: int, process_group: dist.ProcessGroup | None) -> Tensor:
         """The damped blocks of the coming step."""
-        if self.fisher is not None and not (self.due(step) and self.recorder.passes):
+        known = bool(self.recorder.passes) or self._parameter is not None
+        if self.fisher is not None and not (self.due(step) and known):
             return self.fisher.blocks()
+        if not known:
+            raise MissingStatisticsError(
+                f"layer {self.name} has no blocks yet: no forward pass of it was captured. Run the model in training "
+                f"mode, with gradients enabled, after the optimizer was built, and then ask for its blocks."
+            )
         try:
             segments = self._segments(step, process_group)
         except DagFisherError as error:

@@ -18,7 +18,7 @@ from ..declaration import Declaration, changes, find_layers
 from ..errors import DagFisherWarning, DeclarationError, SettingError
 from .damping import LEAST, TARGET, Losses, adapted, curvature_ratios, targets
 from .groups import readable_groups
-from .guards import blame, require_dense
+from .guards import blame, blaming, require_dense
 from .layer import TrainedLayer
 from .saving import SavedOptimizer
 from .scale import check_scale
@@ -302,8 +302,8 @@ class DAGNaturalGradient(SavedOptimizer):
 
     def _gate(self, p: Tensor, gates: dict[torch.device, Tensor]) -> Tensor | None:
         """Where the parameter may move: where its device allows it and its layer's mask does; None: everywhere."""
-        gate, mask = gates.get(p.device), self._masked.get(id(p))
-        mask = None if mask is None else mask.weight_mask()
+        gate, layer = gates.get(p.device), self._masked.get(id(p))
+        mask = None if layer is None else layer.weight_mask()
         return gate if mask is None else mask if gate is None else mask & gate
 
     @contextmanager
@@ -356,7 +356,8 @@ class DAGNaturalGradient(SavedOptimizer):
             if gradient is None:
                 continue
             if layer.due(self._step):
-                fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
+                with blaming(self.param_groups, self._layers, self._names):
+                    fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
                 found.append(Natural(layer, gradient, natural, fresh[layer].damping))
             else:
                 found.append(Natural(layer, gradient, *layer.reuse(gradient)))
