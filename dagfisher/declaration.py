@@ -82,6 +82,8 @@ class Declaration:
         """Whether an output of the module was found to be what its map says."""
         self.mean_head: Declaration | None = None
         """For the scale head of a Gaussian layer: the head whose Fisher weights its passes tell."""
+        self.scale_name: str | None = None
+        """The name of the module's parameter log σ, for a Gaussian layer whose scale no parent moves."""
         self.given_name: str | None = None
         """The qualified name, once an optimizer or `declare_model` has said it."""
         self._hook: RemovableHandle | None = None
@@ -98,6 +100,11 @@ class Declaration:
     def sizes(self) -> tuple[int, ...]:
         """How many units each group with Fisher weights of its own has."""
         return self.family.split(self.units)
+
+    @property
+    def scale_parameter(self) -> nn.Parameter | None:
+        """log σ of a Gaussian layer whose scale no parent moves."""
+        return None if self.scale_name is None else getattr(self.module, self.scale_name)
 
     @property
     def coupled(self) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from .capture import forward_hook
 from .declaration import Declaration, Reading, declaration_of, declarations
 from .errors import DeclarationError
-from .families import GaussianMean, GaussianScale, Units, make_family
-from .maps import map_of
+from .families import GaussianConstant, GaussianLogStd, GaussianMean, GaussianScale, Units, make_family
+from .maps import LinearMap, map_of
+from .parameter import declare_parameter, parameter_declaration
 
 
 def declare(
@@ -29,12 +31,15 @@ def declare(
     Args:
         module: an ``nn.Linear``, an ``nn.Conv1d/2d/3d`` or ``nn.ConvTranspose1d/2d/3d`` (one block per output
             channel), a layer that :mod:`dagfisher.nn` provides, or a type that :func:`dagfisher.register_map` knows.
-        family: ``"bernoulli"`` (output = logits), ``"gaussian"`` (output = [mean, scale] in two halves, or the mean
-            alone with a fixed ``std``), ``"poisson"`` (output = log rate), ``"categorical"`` (output = logits; the
-            blocks of the units of a variable are coupled, or with ``coupled=False`` approximated by their diagonal),
-            ``"deterministic"`` (hidden units inside an encoder or decoder, whatever activation follows; call
-            :meth:`DAGNaturalGradient.sample_fisher` before ``backward()``), a name that
-            :func:`dagfisher.register_family` knows, or a family itself, like ``Bernoulli(states=(-1, 1))``.
+        family: ``"bernoulli"`` (output = logits), ``"gaussian"`` (output = [mean, scale] in two halves; or the mean
+            alone, with a fixed ``std``, or with ``scale="constant"`` or ``"tied"``: a learned σ for each unit, or one
+            for all, that no parent moves, whose logarithm is the module's parameter ``log_std``), ``"laplace"``
+            (output = [location, log b] in two halves, or the location alone with a fixed ``b``), ``"poisson"``
+            (output = log rate), ``"categorical"`` (output = logits; the blocks of the units of a variable are coupled,
+            or with ``coupled=False`` approximated by their diagonal), ``"deterministic"`` (hidden units inside an
+            encoder or decoder, whatever activation follows; call :meth:`DAGNaturalGradient.sample_fisher` before
+            ``backward()``), a name that :func:`dagfisher.register_family` knows, or a family itself, like
+            ``Bernoulli(states=(-1, 1))``.
         settings: of the family: ``states=(0, 1)`` or ``(-1, 1)``; ``scale="log_std"`` or ``"log_var"``; ``std=1.0``;
             ``min_std=0.01`` (σ = 0.01 + exp(log_std)); ``classes=10``; ``fisher="sampled"`` or ``"empirical"``.
         mask: bool, shaped like the weight: (units × parents) for a linear map. Unit j sees the parents with
@@ -52,6 +57,10 @@ def declare(
             and refuse a module whose output is something else.
     """
     reading = Reading(positions, calls, max_rows, check)
+    if family == "gaussian" and settings.get("scale") in ("constant", "tied"):
+        if (positions, calls) != (0, "samples"):
+            raise DeclarationError(f"scale={settings['scale']!r} goes with one position per sample only.")
+        family = _constant_scale(module, settings)
     fresh = declaration_of(module) is None if isinstance(module, nn.Module) else True
     declaration = _attached(module, make_family(family, **settings))
     try:
@@ -61,7 +70,37 @@ def declare(
             declaration.detach()
         raise
     declaration.reading = reading
+    if isinstance(declaration.family, GaussianConstant):
+        declaration.scale_name = SCALE
+        scale = declaration.scale_parameter
+        assert scale is not None
+        declare_parameter(scale, GaussianLogStd(), draws=declaration.units if declaration.family.tied else 1)
     return module
+
+
+SCALE = "log_std"
+"""The name of the parameter that a Gaussian layer has whose scale no parent moves."""
+
+
+def _constant_scale(module: nn.Module, settings: dict[str, Any]) -> GaussianConstant:
+    """The family of a Gaussian layer whose scale is the module's parameter `log_std`, made here if there is none."""
+    tied = settings.pop("scale") == "tied"
+    if settings:
+        raise DeclarationError(f"a scale that no parent moves does not go with {', '.join(settings)}.")
+    how = map_of(module)
+    weight = how.parameters(module)[0]
+    if not isinstance(how, LinearMap) or weight is None:
+        raise DeclarationError(
+            f"a {type(module).__name__} cannot have a scale that no parent moves; only linear layers can. Declare its "
+            f"log σ with dagfisher.declare_parameter, and it with a fixed std."
+        )
+    wanted = 1 if tied else how.units(module)
+    if not hasattr(module, SCALE):
+        setattr(module, SCALE, nn.Parameter(torch.zeros(wanted, dtype=weight.dtype, device=weight.device)))
+    scale = getattr(module, SCALE)
+    if not isinstance(scale, nn.Parameter) or scale.numel() != wanted:
+        raise DeclarationError(f"the module's {SCALE} must be a parameter of {wanted} numbers, log σ of its units.")
+    return GaussianConstant(tied)
 
 
 def declare_gaussian(
@@ -124,7 +163,9 @@ def undeclare(module: Declarable) -> Declarable:
     if declaration is None:
         raise DeclarationError(f"this {type(module).__name__} is not declared.")
     scales = [d for d in declarations() if d.mean_head is declaration]
-    for each in [declaration, declaration.mean_head, *scales]:
+    scale = declaration.scale_parameter
+    own = None if scale is None else parameter_declaration(scale)
+    for each in [declaration, declaration.mean_head, own, *scales]:
         if each is not None:
             each.detach()
     return module

@@ -21,7 +21,7 @@ from torch.autograd.graph import GradientEdge
 from .._torch import inside_backward, inside_transform, outside_graphs
 from ..declaration import Declaration, declaration_of
 from ..errors import DeclarationError, SampleWeightError, ShapeError
-from ..families import Deterministic, Family, GaussianScale
+from ..families import Deterministic, Family, GaussianConstant, GaussianScale
 from .agreement import another_map, mismatch
 from .context import capturing, fitted, require_weights, weights_of
 from .pending import Derivative, Draw, NoGraph, Pending, edge_of
@@ -206,6 +206,9 @@ def _fisher_weights(
         return NoGraph() if edge is None else Derivative(family, edge, samples)
     if family.weights_from == "scale head":
         return recorder.head_weights()
+    if isinstance(family, GaussianConstant):
+        assert declaration.scale_parameter is not None
+        return family.mean_weights(declaration.scale_parameter.detach().to(predictor), len(predictor))
     assert isinstance(family, (Family, GaussianScale))
     return family.fisher_weights(predictor)
 

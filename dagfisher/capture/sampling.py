@@ -11,7 +11,7 @@ from torch.autograd.graph import GradientEdge
 
 from ..declaration import Declaration, declarations
 from ..errors import MissingStatisticsError
-from ..families import Family, GaussianScale
+from ..families import Family, GaussianConstant, GaussianScale
 from .pending import Derivative, Draw
 from .records import Recorder
 
@@ -100,6 +100,11 @@ def _scores(
                 about_mean, about_scale = family.sampled_scores(scale.predictor, generator)
                 scores.append((mean.edge, mean.arrange(about_mean)))
                 scores.append((scale.edge, scale.arrange(about_scale)))
+        elif isinstance(family, GaussianConstant):
+            assert declaration.scale_parameter is not None
+            log_std = declaration.scale_parameter.detach()
+            for draw in own:
+                scores.append((draw.edge, draw.arrange(family.sampled_scores(draw.predictor, log_std, generator))))
         elif isinstance(family, Family):
             for draw in own:
                 value = family.sample(draw.predictor, generator)

@@ -11,7 +11,8 @@ from .bernoulli import Bernoulli
 from .categorical import Categorical
 from .conditional import Conditional
 from .deterministic import Deterministic
-from .gaussian import Gaussian, GaussianMean, GaussianScale
+from .gaussian import Gaussian, GaussianConstant, GaussianLogStd, GaussianMean, GaussianScale
+from .laplace import Laplace
 from .poisson import Poisson
 
 __all__ = [
@@ -21,8 +22,11 @@ __all__ = [
     "Deterministic",
     "Family",
     "Gaussian",
+    "GaussianConstant",
+    "GaussianLogStd",
     "GaussianMean",
     "GaussianScale",
+    "Laplace",
     "Poisson",
     "Units",
     "family_names",

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from ..errors import DeclarationError
 
-WeightsFrom = Literal["forward", "scale head", "backward"]
+WeightsFrom = Literal["forward", "scale head", "scale parameter", "backward"]
 """Where Fisher weights come from."""
 
 
@@ -26,8 +26,8 @@ class Units:
     """As `declare` takes it and tables show it."""
 
     weights_from: ClassVar[WeightsFrom] = "forward"
-    """Where the Fisher weights come from: the layer's own forward pass, that of the other head of a Gaussian layer, or
-    a backward pass."""
+    """Where the Fisher weights come from: the layer's own forward pass, that of the other head of a Gaussian layer, a
+    parameter, or a backward pass."""
 
     def split(self, outputs: int) -> tuple[int, ...]:
         """How many outputs belong to each group of units with Fisher weights of their own; by default one group.

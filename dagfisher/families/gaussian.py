@@ -164,4 +164,45 @@ class GaussianMean(Units):
     weights_from: ClassVar[WeightsFrom] = "scale head"
 
 
+@dataclass(frozen=True)
+class GaussianConstant(Units):
+    """A normal unit whose mean is the predictor and whose σ is a parameter that no parent moves."""
+
+    tied: bool = False
+    """Whether all units of the layer have one σ."""
+    name = "gaussian"
+    weights_from: ClassVar[WeightsFrom] = "scale parameter"
+
+    def mean_weights(self, log_std: Tensor, samples: int) -> tuple[Tensor, ...]:
+        """q of the mean, 1/σ², (n × units), or (n × 1) if all units have one σ, from the parameter log σ."""
+        return (torch.exp(-2 * log_std.reshape(1, -1)).expand(samples, -1),)
+
+    def sampled_scores(self, predictor: Tensor, log_std: Tensor, generator: Generator | None) -> Tensor:
+        """The scores about the mean of a value drawn from the distribution, shaped like the predictor."""
+        return torch.empty_like(predictor).normal_(generator=generator) * torch.exp(-log_std.to(predictor))
+
+
+@dataclass(frozen=True)
+class GaussianLogStd(Family):
+    """The parameter log σ of normal units whose mean is known: q is 2 for each unit that it belongs to."""
+
+    name = "gaussian log_std"
+
+    def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
+        return (predictor.new_full((*predictor.shape[:-1], 1), 2.0),)
+
+    def log_prob(self, value: Tensor, predictor: Tensor) -> Tensor:
+        """log p of the difference from the mean."""
+        return -0.5 * (value * torch.exp(-predictor)).square() - predictor - 0.5 * LOG_2PI
+
+    def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
+        return torch.exp(predictor.detach()) * torch.empty_like(predictor).normal_(generator=generator)
+
+    def mean(self, predictor: Tensor) -> Tensor:
+        return torch.zeros_like(predictor)
+
+    def entropy(self, predictor: Tensor) -> Tensor:
+        return predictor + 0.5 * (1 + LOG_2PI)
+
+
 register_family("gaussian", Gaussian)

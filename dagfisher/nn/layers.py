@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from .declaration import declaration_of
-from .declare import declare
-from .families import Conditional, Family
-from .maps import ConstantMap, register_map
+from ..declaration import declaration_of
+from ..declare import declare
+from ..families import Conditional, Family, Gaussian, GaussianConstant
+from ..maps import ConstantMap, register_map
 
 
 class StochasticLayer(nn.Module):
@@ -98,7 +97,8 @@ class GaussianLinear(nn.Linear, StochasticLayer):
         in_features, out_features: the numbers of parents and of units; there are two outputs for each unit, unless
             `std` is fixed.
         bias: whether there are biases.
-        scale: what is linear in the parents: "log_std", log σ, or "log_var", log σ².
+        scale: what is linear in the parents: "log_std", log σ, or "log_var", log σ²; or "constant", a learned σ for
+            each unit, or "tied", one for all, that no parent moves (the parameter ``log_std``).
         std: σ of every unit, if it is fixed.
         min_std: no σ falls below it.
         device, dtype: of the parameters.
@@ -116,9 +116,22 @@ class GaussianLinear(nn.Linear, StochasticLayer):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        outputs = out_features if std is not None else 2 * out_features
+        constant = scale in ("constant", "tied")
+        outputs = out_features if std is not None or constant else 2 * out_features
         super().__init__(in_features, outputs, bias, device=device, dtype=dtype)
-        self._declare("gaussian", scale=scale, std=std, min_std=min_std)
+        self._declare("gaussian", scale=scale, **({} if constant else {"std": std, "min_std": min_std}))
+
+    def distribution(self, parents: Any) -> Conditional:
+        """p(· | parents), over (… × units)."""
+        predictor = self(parents)
+        if not isinstance(self.family, GaussianConstant):
+            return Conditional(self.family, predictor)
+        return Conditional(Gaussian("log_std"), with_scale(predictor, self.log_std))
+
+
+def with_scale(mean: Tensor, log_std: Any) -> Tensor:
+    """[mean, log σ] in two halves, (… × 2·units), from the mean and a parameter log σ that no parent moves."""
+    return torch.cat([mean, log_std.expand_as(mean)], dim=-1)
 
 
 class PoissonLinear(nn.Linear, StochasticLayer):
@@ -160,74 +173,6 @@ class CategoricalLinear(nn.Linear, StochasticLayer):
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self._declare("categorical", classes=classes, coupled=coupled)
-
-
-class MaskedLinear(nn.Linear):
-    """A linear map in which unit j sees only the parents with ``mask[j]``; not declared as anything.
-
-    Args:
-        mask: (units × parents), true or 1 where a parent is allowed.
-        bias: whether the units have biases.
-        device, dtype: of the parameters.
-    """
-
-    mask: Tensor
-
-    def __init__(self, mask: Tensor, bias: bool = True, *, device: Any = None, dtype: Any = None) -> None:
-        super().__init__(mask.shape[1], mask.shape[0], bias, device=device, dtype=dtype)
-        self.register_buffer("mask", mask.detach().clone().bool().to(device))
-
-    def forward(self, parents: Tensor) -> Tensor:
-        """The predictor."""
-        return F.linear(parents, self.mask * self.weight, self.bias)
-
-
-class MaskedBernoulliLinear(MaskedLinear, StochasticLayer):
-    """Binary units, each with the parents that its row of the mask allows."""
-
-    def __init__(self, mask: Tensor, bias: bool = True, *, states: tuple[float, float] = (0, 1), **where: Any) -> None:
-        super().__init__(mask, bias, **where)
-        self._declare("bernoulli", states=states, mask=self.mask)
-
-
-class MaskedPoissonLinear(MaskedLinear, StochasticLayer):
-    """Counts, each with the parents that its row of the mask allows."""
-
-    def __init__(self, mask: Tensor, bias: bool = True, **where: Any) -> None:
-        super().__init__(mask, bias, **where)
-        self._declare("poisson", mask=self.mask)
-
-
-class MaskedGaussianLinear(MaskedLinear, StochasticLayer):
-    """Normal units; mean and scale of a unit have the same parents, those that its row of the mask allows.
-
-    Args:
-        mask: (units × parents); with a fixed `std` there is one row of the weight for each unit, otherwise two.
-        bias: whether the units have biases.
-        scale, std, min_std: as of :class:`GaussianLinear`.
-        where: ``device`` and ``dtype``.
-    """
-
-    def __init__(
-        self,
-        mask: Tensor,
-        bias: bool = True,
-        *,
-        scale: str = "log_std",
-        std: float | None = None,
-        min_std: float = 0.0,
-        **where: Any,
-    ) -> None:
-        super().__init__(mask if std is not None else torch.cat([mask, mask]), bias, **where)
-        self._declare("gaussian", scale=scale, std=std, min_std=min_std, mask=self.mask)
-
-
-class MaskedCategoricalLinear(MaskedLinear, StochasticLayer):
-    """One-hot variables whose logits each have parents of their own; blocks are per logit, the diagonal π(1−π)."""
-
-    def __init__(self, mask: Tensor, bias: bool = True, *, classes: int | None = None, **where: Any) -> None:
-        super().__init__(mask, bias, **where)
-        self._declare("categorical", classes=classes, coupled=False, mask=self.mask)
 
 
 class StochasticConvolution(StochasticLayer):
@@ -334,7 +279,8 @@ class Prior(StochasticLayer):
         self, units: int, family: str = "bernoulli", *, device: Any = None, dtype: Any = None, **settings: Any
     ) -> None:
         super().__init__()
-        outputs = 2 * units if family == "gaussian" and settings.get("std") is None else units
+        halves = {"gaussian": "std", "laplace": "b"}
+        outputs = 2 * units if family in halves and settings.get(halves[family]) is None else units
         self.bias = nn.Parameter(torch.zeros(outputs, device=device, dtype=dtype))
         self._declare(family, **settings)
 
