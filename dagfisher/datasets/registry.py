@@ -83,7 +83,9 @@ def read_images(
 
     Args:
         path: as for `load`.
-        binarisation, colour, tile: as for `load`; C is drawn, and G dequantised, once, the same at every call.
+        binarisation: as for `load`; C is drawn, and G dequantised, once, the same at every call.
+        colour: as for `load`.
+        tile: as for `load`.
 
     Returns:
         A float32 tensor (n, pixels) from 0 to 1, and the shape of each image.
