@@ -4,6 +4,7 @@ import re
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,17 @@ README_BLOCKS = markdown_blocks((ROOT / "README.md").read_text(encoding="utf-8")
 PAGES_WITH_CODE = [page for page in PAGES if rest_blocks(page.read_text(encoding="utf-8"))]
 
 
+def data_page(namespace: dict[str, object]) -> None:
+    """Images of the reader's own: the arrays and the file that the page speaks of."""
+    images = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)
+    namespace |= {"numpy": np, "train": images[:8], "valid": images[8:10], "test": images[10:]}
+    np.savez("mine.npz", train=images[:8], valid=images[8:10], test=images[10:])
+
+
+READERS_OWN = {"data": data_page}
+"""What the reader of a page has before its first block, by page."""
+
+
 def test_there_is_code_to_run() -> None:
     assert README_BLOCKS
     assert PAGES_WITH_CODE
@@ -46,5 +58,6 @@ def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     namespace: dict[str, object] = {"__name__": page.stem}
+    READERS_OWN.get(page.stem, lambda namespace: None)(namespace)
     for index, block in enumerate(rest_blocks(page.read_text(encoding="utf-8"))):
         run(block, namespace, f"{page.name} block {index}")
