@@ -72,7 +72,7 @@ WAITING: dict[str, Callable[[Tensor], Any]] = {
     "nonzero": lambda t: t.nonzero(),
     "masked_select": lambda t: t.masked_select(MASK),
     "a mask": lambda t: t[MASK],
-    "writing through a mask": lambda t: t.__setitem__(MASK, 0.0),
+    "writing through a mask": lambda t: t.__setitem__(MASK, torch.tensor(0.0)),
     "unique": lambda t: t.unique(),
     "equal": lambda t: torch.equal(t, t.clone()),
     "cholesky": lambda t: torch.linalg.cholesky(torch.diag(t)),
@@ -265,7 +265,7 @@ def test_a_thousand_steps_keep_nothing() -> None:
     finally:
         tracemalloc.stop()
     assert after[0] == before[0]
-    assert after[1] - before[1] < 2_000
+    assert after[1] - before[1] < 8_000  # one object of 24 bytes for each step would be more
 
 
 @costs
