@@ -12,6 +12,7 @@ from .families import register_family
 from .fisher import choose_solver
 from .maps import register_map
 from .optim import DAGNaturalGradient
+from .parameter import declare_parameter
 from .rules import declare_model
 from .solvers import register_solver
 from .summary import summary
@@ -23,6 +24,7 @@ __all__ = [
     "declare",
     "declare_gaussian",
     "declare_model",
+    "declare_parameter",
     "errors",
     "families",
     "maps",

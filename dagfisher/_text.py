@@ -1,6 +1,14 @@
-"""Text in columns."""
+"""Text in columns, and figures with their errors."""
 
 from __future__ import annotations
+
+import math
+
+
+def with_error(value: float, error: float | None, digits: int = 2) -> str:
+    """A figure and its standard error, "−12.34 ± 0.05"; the figure alone where there is no error."""
+    shown = f"{value:.{digits}f}"
+    return shown if error is None or math.isnan(error) else f"{shown} ± {error:.{digits}f}"
 
 
 def table(header: list[str], lines: list[list[str]], left: int = 1) -> str:

@@ -5,18 +5,26 @@ No other file of the package reaches for a name with a leading underscore inside
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
+def graph_task() -> int:
+    """Which call of backward() runs this code; −1: none does, or torch cannot say."""
+    task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
+    return -1 if task is None else task()
+
+
 def inside_backward() -> bool:
     """Whether this code runs because of a backward pass, as a recomputed checkpoint does; False if torch cannot say."""
-    task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
-    return task is not None and task() != -1
+    return graph_task() != -1
 
 
 def inside_transform() -> bool:
@@ -32,16 +40,44 @@ def base_of(tensor: Tensor) -> Tensor | None:
     return base
 
 
-def compiler_loaded() -> bool:
-    """Whether torch.compile may have been called in this process."""
-    return "torch._dynamo" in sys.modules
-
-
 def outside_graphs(function: Callable[..., None], reason: str) -> Callable[..., None]:
     """The function, always run outside the graphs of torch.compile; `reason` is shown where that is not possible."""
     outside: Any = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     outside._torchdynamo_disable_msg = reason
+    if "reason" not in inspect.signature(torch.compiler.disable).parameters:
+        outside.__qualname__ = reason  # all that an older torch shows of it
     return outside  # type: ignore[no-any-return]
+
+
+def optimizer_hooks(optimizer: torch.optim.Optimizer, kind: str) -> list[Callable[..., Any]]:
+    """The hooks of an optimizer, in torch's order; `kind` is "state_dict_post" or the like. None if torch has none."""
+    return list(getattr(optimizer, f"_optimizer_{kind}_hooks", {}).values())
+
+
+@contextmanager
+def holding_hooks(optimizer: torch.optim.Optimizer, *kinds: str) -> Iterator[None]:
+    """Torch does not run these hooks of an optimizer meanwhile."""
+    names = [f"_optimizer_{kind}_hooks" for kind in kinds]
+    held = {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
+    for name in held:
+        setattr(optimizer, name, OrderedDict())
+    try:
+        yield
+    finally:
+        for name, hooks in held.items():
+            setattr(optimizer, name, hooks)
+
+
+def inside_sharding_optimizer() -> bool:
+    """Whether this code runs because of a `ZeroRedundancyOptimizer`, as the constructor of what it shards does."""
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    kind = getattr(module, "ZeroRedundancyOptimizer", None)
+    frame = sys._getframe() if kind is not None else None
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), kind or ()):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _looped(name: str) -> Callable[..., list[Tensor]]:
@@ -69,6 +105,7 @@ foreach_add_ = _foreach("add_")
 foreach_mul_ = _foreach("mul_")
 foreach_lerp_ = _foreach("lerp_")
 foreach_addcmul_ = _foreach("addcmul_")
+foreach_neg = _foreach("neg")
 foreach_sqrt = _foreach("sqrt")
 foreach_div = _foreach("div")
 foreach_div_ = _foreach("div_")

@@ -8,18 +8,60 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from .errors import DeclarationError
+from .errors import DeclarationError, ShapeError
 from .families import Units
 from .maps import Map, map_of
 
 _KEY = "_dagfisher_declaration"
 _declared: weakref.WeakSet[Declaration] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the forward passes of a layer are read."""
+
+    positions: int = 0
+    """How many of the last leading axes of the input are positions of one sample, over which blocks are summed."""
+    calls: str = "samples"
+    """What several calls between two steps are: further "samples", or further "positions" of the same samples."""
+    max_rows: int | None = None
+    """How many rows, drawn at random, are used in place of all; None: all."""
+    check: bool = True
+    """Whether outputs are compared with the declared map."""
+
+    def __post_init__(self) -> None:
+        if self.max_rows is not None and not (isinstance(self.max_rows, int) and self.max_rows >= 1):
+            raise DeclarationError(f"max_rows must be a whole number of at least 1, not {self.max_rows!r}.")
+        if not isinstance(self.positions, int) or self.positions < 0:
+            raise DeclarationError(f"positions must be a whole number of at least 0, not {self.positions!r}.")
+        if self.calls not in ("samples", "positions"):
+            raise DeclarationError(f"calls must be 'samples' or 'positions', not {self.calls!r}.")
+
+    def __str__(self) -> str:
+        axes = {0: "", 1: "1 axis of positions"}.get(self.positions, f"{self.positions} axes of positions")
+        calls = "calls are positions" if self.calls == "positions" else ""
+        return ", ".join(part for part in (axes, calls) if part)
+
+
+_changes = 0
+
+
+def _count_change() -> None:
+    global _changes
+    _changes += 1
+
+
+def changes() -> int:
+    """How often a layer was declared or undeclared in this process; optimizers look whether it has grown."""
+    return _changes
 
 
 class Declaration:
@@ -29,11 +71,15 @@ class Declaration:
     by `undeclare`.
     """
 
-    def __init__(self, module: nn.Module, family: Units, max_rows: int | None = None) -> None:
+    def __init__(self, module: nn.Module, family: Units) -> None:
         self.module = module
         self.family = family
         self.map: Map = map_of(module)
-        self.max_rows = max_rows
+        self.reading = Reading()
+        self.mask: Tensor | None = None
+        """Shaped like the weight, true where a parent is allowed; None: all are."""
+        self.agrees = False
+        """Whether an output of the module was found to be what its map says."""
         self.mean_head: Declaration | None = None
         """For the scale head of a Gaussian layer: the head whose Fisher weights its passes tell."""
         self.given_name: str | None = None
@@ -54,6 +100,40 @@ class Declaration:
         return self.family.split(self.units)
 
     @property
+    def coupled(self) -> int:
+        """How many neighbouring units are one variable with coupled blocks; 1: none are."""
+        return self.family.coupling(self.units)
+
+    def set_mask(self, mask: Tensor | None) -> None:
+        """Let each unit have only the parents that the mask, shaped like the weight, allows."""
+        weight = self.parameters[0]
+        if mask is not None:
+            if weight is None:
+                raise DeclarationError(f"layer {self.name} has no parents, so that a mask has no meaning.")
+            if self.coupled > 1:
+                raise DeclarationError(
+                    f"layer {self.name}: the units of a categorical variable are coupled and cannot each have a mask; "
+                    f"declare it with coupled=False."
+                )
+            try:
+                mask = torch.as_tensor(mask, device=weight.device).bool().expand(weight.shape).clone()
+            except (RuntimeError, TypeError, ValueError):
+                shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+                raise DeclarationError(
+                    f"layer {self.name}: its mask must be a bool tensor shaped like its weight, "
+                    f"{tuple(weight.shape)}, not {shape}."
+                ) from None
+        self.mask = mask
+
+    def mask_matrix(self, device: torch.device) -> Tensor | None:
+        """The mask as (units × parents), or None."""
+        if self.mask is None:
+            return None
+        if self.mask.device != device:
+            self.mask = self.mask.to(device)
+        return self.map.unit_major(self.module, self.mask).reshape(self.units, -1)
+
+    @property
     def parameters(self) -> tuple[Tensor | None, Tensor | None]:
         """Weight and bias, None where there is none."""
         return self.map.parameters(self.module)
@@ -67,8 +147,18 @@ class Declaration:
         shape = "×".join(str(s) for s in shapes[0]) if shapes else ""
         return f"'{type(self.module).__name__}({shape})'"
 
+    def samples(self, parents: Any, shape: torch.Size) -> torch.Size:
+        """The axes of a forward pass that are samples, given the first argument and the shape of the output."""
+        axes = self.map.samples(self.module, parents, shape)
+        if self.reading.positions >= max(len(axes), 1):
+            raise ShapeError(
+                f"an output of shape {tuple(shape)} has {len(axes)} leading axes, and {self.reading.positions} of them "
+                f"cannot be positions; the first one is of samples."
+            )
+        return axes[: len(axes) - self.reading.positions]
+
     def learn_name(self, name: str) -> None:
-        """The layer has this qualified name in some model; the name in the largest model is kept."""
+        """Take this qualified name, which the layer has in some model, unless a longer one ends with it."""
         if not (self.given_name or "").endswith(f".{name}"):
             self.given_name = name
 
@@ -82,10 +172,11 @@ class Declaration:
         self._recorder = weakref.ref(recorder)
 
     def attach(self, hook: Any) -> None:
-        """Become the module's declaration, with this forward hook."""
+        """Put this declaration and a forward hook on the module."""
         self.module.__dict__[_KEY] = self
         self._hook = self.module.register_forward_hook(hook, with_kwargs=True)
         _declared.add(self)
+        _count_change()
 
     def detach(self) -> None:
         """Leave the module as it was before `attach`."""
@@ -93,6 +184,7 @@ class Declaration:
             self._hook.remove()
         self.module.__dict__.pop(_KEY, None)
         _declared.discard(self)
+        _count_change()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_recorder": None}
@@ -105,13 +197,13 @@ class Declaration:
         return f"{self.name}: {self.family.name} on {type(self.module).__name__}"
 
 
-def declaration_of(module: nn.Module) -> Declaration | None:
-    """The module's declaration, if it has one."""
+def declaration_of(module: nn.Module | nn.Parameter) -> Declaration | None:
+    """The declaration of a module, or of a parameter, if it has one."""
     return module.__dict__.get(_KEY)
 
 
 def name_layers(model: nn.Module) -> None:
-    """Let the declared layers of a model know their qualified names in it, unless they know longer ones."""
+    """Tell the declared layers of a model their qualified names in it; those that know longer names keep them."""
     for name, module in model.named_modules():
         declaration = declaration_of(module)
         if declaration is not None and name:
@@ -119,7 +211,7 @@ def name_layers(model: nn.Module) -> None:
 
 
 def declarations() -> list[Declaration]:
-    """Every declaration that is in force in this process."""
+    """Every declaration that is in force in this process, in no particular order."""
     return [d for d in list(_declared) if declaration_of(d.module) is d]
 
 
@@ -158,7 +250,8 @@ def find_layers(parameters: Iterable[Tensor]) -> list[Declaration]:
             if other is not None and other is not declaration:
                 raise DeclarationError(
                     f"layers {other.name} and {declaration.name} share a parameter; a shared parameter "
-                    f"has no block of its own. Use one module twice instead of two modules."
+                    f"has no block of its own. Use one module in both places, declared with calls='positions' if the "
+                    f"same samples go through it twice."
                 )
             owner[id(parameter)] = declaration
     found = {id(d): d for p in wanted if (d := owner.get(id(p))) is not None}

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from .capture import forward_hook
-from .declaration import Declaration, declaration_of, declarations
+from .declaration import Declaration, Reading, declaration_of, declarations
 from .errors import DeclarationError
 from .families import GaussianMean, GaussianScale, Units, make_family
 from .maps import map_of
 
 
-def declare(module: nn.Module, family: str | Units, *, max_rows: int | None = None, **settings: Any) -> nn.Module:
+def declare(
+    module: nn.Module,
+    family: str | Units,
+    *,
+    mask: Tensor | None = None,
+    positions: int = 0,
+    calls: str = "samples",
+    max_rows: int | None = None,
+    check: bool = True,
+    **settings: Any,
+) -> nn.Module:
     """Declare that `module`'s output is the predictor of units of that family, and return the module.
 
     Args:
@@ -21,18 +31,36 @@ def declare(module: nn.Module, family: str | Units, *, max_rows: int | None = No
             channel), a layer that :mod:`dagfisher.nn` provides, or a type that :func:`dagfisher.register_map` knows.
         family: ``"bernoulli"`` (output = logits), ``"gaussian"`` (output = [mean, scale] in two halves, or the mean
             alone with a fixed ``std``), ``"poisson"`` (output = log rate), ``"categorical"`` (output = logits; the
-            block used is the per-unit diagonal π(1−π) of the true one, which couples the units of a variable),
+            blocks of the units of a variable are coupled, or with ``coupled=False`` approximated by their diagonal),
             ``"deterministic"`` (hidden units inside an encoder or decoder, whatever activation follows; call
             :meth:`DAGNaturalGradient.sample_fisher` before ``backward()``), a name that
             :func:`dagfisher.register_family` knows, or a family itself, like ``Bernoulli(states=(-1, 1))``.
         settings: of the family: ``states=(0, 1)`` or ``(-1, 1)``; ``scale="log_std"`` or ``"log_var"``; ``std=1.0``;
             ``min_std=0.01`` (σ = 0.01 + exp(log_std)); ``classes=10``; ``fisher="sampled"`` or ``"empirical"``.
+        mask: bool, shaped like the weight: (units × parents) for a linear map. Unit j sees the parents with
+            ``mask[j]``, as in ``F.linear(x, mask * weight, bias)``, which the module's forward must compute. Weights
+            under the mask never move.
+        positions: how many of the last leading axes of the input are positions of one sample: 1 for an input (n, T, d)
+            whose T positions belong to one sample. The blocks are summed over positions and averaged over samples, as
+            those of a convolution are. By default all leading axes are samples.
+        calls: what several calls of the module between two steps are: further ``"samples"``, or further
+            ``"positions"`` of the same samples, as in a recurrent network. Calls whose gradients come from one
+            ``backward()`` are then of the same samples.
         max_rows: use at most so many output positions of a convolution, drawn at random, in place of all for its Fisher
             statistics; their expectation does not change. Default: every position counts.
+        check: compare some rows of the output with the module's map, at the first captured pass and at every refresh,
+            and refuse a module whose output is something else.
     """
-    if max_rows is not None and not (isinstance(max_rows, int) and max_rows >= 1):
-        raise DeclarationError(f"max_rows must be a whole number of at least 1, not {max_rows!r}.")
-    _attached(module, make_family(family, **settings)).max_rows = max_rows
+    reading = Reading(positions, calls, max_rows, check)
+    fresh = declaration_of(module) is None if isinstance(module, nn.Module) else True
+    declaration = _attached(module, make_family(family, **settings))
+    try:
+        declaration.set_mask(mask)
+    except DeclarationError:
+        if fresh:
+            declaration.detach()
+        raise
+    declaration.reading = reading
     return module
 
 
@@ -80,10 +108,17 @@ def declare_gaussian(
     _attached(scale, GaussianScale(kind)).mean_head = mean_head
 
 
-def undeclare(module: nn.Module) -> nn.Module:
-    """Take a declaration back, its hook included, and return the module; both heads of a Gaussian layer go together.
+Declarable = TypeVar("Declarable", bound=nn.Module | nn.Parameter)
 
+
+def undeclare(module: Declarable) -> Declarable:
+    """Take a declaration back, its hook included, and return the module.
+
+    A parameter that :func:`dagfisher.declare_parameter` declared may be given too.
     An optimizer that was built before goes on holding the layer; build it anew.
+
+    Args:
+        module: a declared module. If it is a head of a Gaussian layer with two heads, the other head is undeclared too.
     """
     declaration = declaration_of(module)
     if declaration is None:
@@ -98,7 +133,10 @@ def undeclare(module: nn.Module) -> nn.Module:
 def _attached(module: nn.Module, family: Units) -> Declaration:
     """The declaration of the module as this family, made now unless it is there already."""
     if not isinstance(module, nn.Module):
-        raise DeclarationError(f"only an nn.Module can be declared, not a {type(module).__name__}.")
+        raise DeclarationError(
+            f"only an nn.Module can be declared, not a {type(module).__name__}; for an nn.Parameter there is "
+            f"declare_parameter."
+        )
     existing = _require_free(module, family)
     if existing is not None:
         return existing

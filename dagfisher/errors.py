@@ -7,12 +7,20 @@ class DagFisherError(Exception):
     """The base of every error that dagfisher raises on purpose."""
 
 
+class DagFisherWarning(UserWarning):
+    """Something is allowed and probably not what was meant; the sentence says what to do."""
+
+
 class DeclarationError(DagFisherError, ValueError):
     """A module cannot be the DAG layer it was declared to be."""
 
 
 class SettingError(DagFisherError, ValueError):
     """A setting of the optimizer is outside its range."""
+
+
+class ParameterTypeError(SettingError, TypeError):
+    """Something among the params of an optimizer is no tensor."""
 
 
 class SampleWeightError(DagFisherError, ValueError):

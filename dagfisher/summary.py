@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ._text import table
+from .bypass import bypassed
 from .declaration import Declaration, declaration_of
 
 
@@ -31,29 +33,51 @@ class Trains(Protocol):
 def summary(model: nn.Module, optimizer: Trains | None = None) -> str:
     """A table of the model's layers: what each is declared as, and the size of its Fisher blocks.
 
-    With the optimizer, also the solver of each layer and the bytes it keeps, once it has taken a step.
+    Args:
+        model: any module.
+        optimizer: a :class:`DAGNaturalGradient`; with it, the table also has the solver of each layer and the bytes
+            that it keeps, once a step was taken.
     """
     header = ["layer", "map", "family", "units", "parents", "parameters", "block", "solver", "bytes"]
     lines = []
+    idle = bypassed(model)
     for name, module in model.named_modules():
-        own = sum(p.numel() for p in module.parameters(recurse=False))
-        if not own:
-            continue
-        declaration = declaration_of(module)
-        if declaration is None:
-            lines.append([name, type(module).__name__, "not declared", "", "", f"{own:,}", "", "", ""])
-        else:
-            lines.append([name, *_described(module, declaration, own), *_prepared(declaration, optimizer)])
+        declaration, own = declaration_of(module), dict(module.named_parameters(recurse=False))
+        alone = {f"{name}.{key}" if name else key: d for key, p in own.items() if (d := declaration_of(p)) is not None}
+        rest = [p for p in own.values() if declaration_of(p) is None]
+        if declaration is not None:
+            lines.append([name, *_described(module, declaration, _count(rest)), *_prepared(declaration, optimizer)])
+        elif rest:
+            why = f": {idle[name]} never calls it" if name in idle else ""
+            lines.append([name, type(module).__name__, f"not declared{why}", "", "", _count(rest), "", "", ""])
+        for full, each in alone.items():
+            described = _described(each.parameters[1], each, f"{each.units:,}")
+            lines.append([full, *described, *_prepared(each, optimizer)])
     return table(header, lines, left=3)
 
 
-def _described(module: nn.Module, declaration: Declaration, own: int) -> list[str]:
+def _count(parameters: list[nn.Parameter]) -> str:
+    """How many numbers these parameters hold, as far as that is known."""
+    return "not yet" if any(is_lazy(p) for p in parameters) else f"{sum(p.numel() for p in parameters):,}"
+
+
+def _described(what: Any, declaration: Declaration, own: str) -> list[str]:
     weight, bias = declaration.parameters
     units = declaration.units
     parents = 0 if weight is None else weight.numel() // units
-    block = parents + (bias is not None)
+    block = (parents + (bias is not None)) * declaration.coupled
     family = declaration.family.name
-    return [type(module).__name__, family, f"{units:,}", f"{parents:,}", f"{own:,}", f"{block}×{block}"]
+    kind = "Parameter" if isinstance(what, nn.Parameter) else type(what).__name__
+    kind = ", ".join(part for part in (kind, str(declaration.reading)) if part)
+    return [kind, family, f"{units:,}", _parents(declaration, parents), own, f"{block}×{block}"]
+
+
+def _parents(declaration: Declaration, parents: int) -> str:
+    """The number of parents of a unit; with a mask the least, the mean and the most of them."""
+    if declaration.mask is None:
+        return f"{parents:,}"
+    counts = declaration.map.unit_major(declaration.module, declaration.mask).flatten(1).sum(1).float()
+    return f"{counts.min():g} / {counts.mean():g} / {counts.max():g}"
 
 
 def _prepared(declaration: Declaration, optimizer: Trains | None) -> list[str]:

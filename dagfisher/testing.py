@@ -13,9 +13,12 @@ from torch import Tensor, nn
 
 from .families import Family
 from .maps import Map, map_of, to_matrix
-from .solvers import BlockShape, Cost, GramProblem, RowProblem, Solver
+from .solvers import Cost, CoupledProblem, GramProblem, MaskedProblem, Problem, RowProblem, Solver
+from .solvers.base import Kind
 
 __all__ = ["check_family", "check_map", "check_solver"]
+
+NOT_THE_VARIANCE = "the Fisher weight is not the variance of the score"
 
 
 def check_family(
@@ -74,8 +77,22 @@ def _check_derivatives(family: Family, predictor: Tensor, seed: int) -> None:
     _close(family.entropy_score(predictor), slope, "entropy_score is not the derivative of entropy")
 
 
-def _per_output(weights: tuple[Tensor, ...], sizes: tuple[int, ...]) -> Tensor:
-    return torch.cat([q.expand(-1, size) for q, size in zip(weights, sizes, strict=True)], dim=1)
+def _information(family: Family, weights: tuple[Tensor, ...], sizes: tuple[int, ...]) -> Tensor:
+    """The Fisher information about each predictor, (n × outputs), or about those of each variable, (n × V × C × C)."""
+    classes = family.coupling(sum(sizes))
+    if classes == 1:
+        return torch.cat([q.expand(-1, size) for q, size in zip(weights, sizes, strict=True)], dim=1)
+    pi = weights[0].reshape(len(weights[0]), -1, classes)
+    return torch.diag_embed(pi) - pi.unsqueeze(-1) * pi.unsqueeze(-2)
+
+
+def _squares(family: Family, score: Tensor) -> Tensor:
+    """What has the Fisher information as its mean: squares, or products of the scores of a variable's units."""
+    classes = family.coupling(score.shape[-1])
+    if classes == 1:
+        return score.square()
+    grouped = score.reshape(*score.shape[:-1], -1, classes)
+    return grouped.unsqueeze(-1) * grouped.unsqueeze(-2)
 
 
 def _check_by_draws(
@@ -85,7 +102,7 @@ def _check_by_draws(
     value = family.sample(many, torch.Generator().manual_seed(seed + 1))
     score = family.score(value, many)
     _same_mean(score, torch.zeros_like(predictor), "the mean of the score is not zero")
-    _same_mean(score.square(), _per_output(weights, sizes), "the Fisher weight is not the variance of the score")
+    _same_mean(_squares(family, score), _information(family, weights, sizes), NOT_THE_VARIANCE)
     _same_mean(value, family.mean(predictor), "mean is not the mean of the samples")
     try:
         entropy = family.entropy(predictor)
@@ -104,9 +121,8 @@ def _check_by_sums(
     _close(p.sum(0), torch.ones(len(predictor), 1).to(predictor), "the probabilities do not add up to 1")
     score = family.score(value, at)
     _close((p * score).sum(0), torch.zeros_like(predictor), "the mean of the score is not zero")
-    _close(
-        (p * score.square()).sum(0), _per_output(weights, sizes), "the Fisher weight is not the variance of the score"
-    )
+    p_each = p if family.coupling(score.shape[-1]) == 1 else p.unsqueeze(-1).unsqueeze(-1)
+    _close((p_each * _squares(family, score)).sum(0), _information(family, weights, sizes), NOT_THE_VARIANCE)
     _close((p * value).sum(0), family.mean(predictor), "mean is not the expectation")
     try:
         entropy = family.entropy(predictor)
@@ -136,7 +152,10 @@ def check_map(how: Map | None, module: nn.Module, parents: Any) -> None:
         major = how.unit_major(module, weight)
         _require(major.shape[0] == units, "unit_major does not put the units first")
         _require(torch.equal(how.weight_major(module, major), weight), "weight_major does not undo unit_major")
-    _close(_predicted(how, module, rows), predictors, "rows times weights, plus bias, are not the predictors")
+    offset = how.offset(module, parents, output.shape)
+    predicted = _predicted(how, module, rows)
+    predicted = predicted if offset is None else predicted + offset
+    _close(predicted, predictors, "rows times weights, plus bias, are not the predictors")
     target = torch.randn(predictors.shape, generator=torch.Generator().manual_seed(0), dtype=predictors.dtype)
     given = [p for p in (weight, bias) if p is not None]
     found = dict(zip(given, torch.autograd.grad((predictors * target).sum(), given), strict=True))
@@ -179,31 +198,65 @@ def check_solver(solver: type[Solver], *, seed: int = 0) -> None:
     """Hold a solver to its contract on small random problems in float64.
 
     An exact solver must solve the blocks; an approximation must solve the blocks that it says it has.
+
+    Args:
+        solver: the class to check; it need not be registered.
+        seed: of the problems.
     """
     generator = torch.Generator().manual_seed(seed)
-    for n, d, units, shared in ((7, 4, 3, False), (3, 6, 5, False), (9, 5, 4, True), (1, 1, 2, False)):
-        parents = torch.randn(n, d, generator=generator, dtype=torch.float64)
-        weights = torch.rand(n, 1 if shared else units, generator=generator, dtype=torch.float64) / n
-        first, second = (torch.randn(units, d, generator=generator, dtype=torch.float64) for _ in range(2))
-        problem = RowProblem(parents, weights, 0.2, first.clone(), 1e-12, 3)
-        made, solution = solver.begin(problem)
-        _require(torch.equal(problem.gradient, first), "begin changes the problem's gradient")
-        blocks = problem.damped_blocks() if solver.exact else made.blocks()
-        what = "exact solver" if solver.exact else "solver"
-        for gradient, found in ((first, solution), (second, made.solve(second)), (first, made.solve(first))):
-            image = torch.bmm(blocks.expand(units, -1, -1), found.unsqueeze(2)).squeeze(2)
-            _close(image, gradient, f"the {what} does not solve the blocks", 1e-8)
-        _close(made.blocks(), blocks, "blocks are not those that are solved", 1e-8)
-        again = type(made)(**made.state()).to(torch.device("cpu"))
-        _close(again.solve(second), made.solve(second), "a solver made of its own state solves differently", 0.0)
-        kept = [v for v in made.state().values() if v is not None and not isinstance(v, (Tensor, int, float))]
-        _require(not kept, f"a checkpoint cannot hold {kept}")
-        cost = solver.cost(BlockShape(n, d, units, weights.shape[1], 3), torch.device("cpu"))
-        _require(cost is None or (isinstance(cost, Cost) and min(cost) > 0), f"its cost is {cost}")
-        if not solver.needs_rows:
-            grams = RowProblem(parents, weights, 0.0, first).damped_blocks()
-            _, by_blocks = solver.begin(GramProblem(grams, 0.2, first, 1e-12, 3))
-            _close(by_blocks, solution, "rows and Gram matrices give different solutions", 1e-8)
+    for n, d, units, shared in ((7, 4, 3, False), (3, 6, 6, False), (9, 5, 4, True), (1, 1, 2, False)):
+        for kind in solver.kinds:
+            for problem in _problems(kind, n, d, units, shared and kind == "plain", generator):
+                if isinstance(problem, RowProblem) or not solver.needs_rows:
+                    _check_problem(solver, problem, generator)
+
+
+def _problems(kind: Kind, n: int, d: int, units: int, shared: bool, generator: torch.Generator) -> list[Problem]:
+    """The same random problem from rows and, where that can be, from Gram matrices."""
+    parents = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    weights = torch.rand(n, 1 if shared else units, generator=generator, dtype=torch.float64) / n
+    gradient = torch.randn(units, d, generator=generator, dtype=torch.float64)
+    if kind == "coupled":
+        logits = torch.randn(n, units, generator=generator, dtype=torch.float64)
+        classes = units if units % 2 else 2
+        probability = torch.softmax(logits.reshape(n, -1, classes), -1).reshape(n, units)
+        return [CoupledProblem(parents, probability, weights[:, 0], classes, 0.2, gradient, 1e-12, 3)]
+    grams = RowProblem(parents, weights, 0.0, gradient).damped_blocks()
+    if kind == "plain":
+        return [
+            RowProblem(parents, weights, 0.2, gradient, 1e-12, 3),
+            GramProblem(grams, 0.2, gradient, 1e-12, 3),
+        ]
+    mask = torch.rand(units, d, generator=generator) < 0.6
+    gradient = gradient * mask
+    return [
+        MaskedProblem(parents, weights, mask, 0.2, gradient, 1e-12, 3),
+        GramProblem(grams, 0.2, gradient, 1e-12, 3, mask),
+    ]
+
+
+def _check_problem(solver: type[Solver], problem: Problem, generator: torch.Generator) -> None:
+    first = problem.gradient.clone()
+    second = torch.randn(first.shape, generator=generator, dtype=torch.float64)
+    mask = getattr(problem, "mask", None)
+    second = second if mask is None else second * mask
+    made, solution = solver.begin(problem)
+    _require(torch.equal(problem.gradient, first), "begin changes the problem's gradient")
+    blocks = problem.damped_blocks() if solver.exact else made.blocks()
+    what = "exact solver" if solver.exact else "solver"
+    size = blocks.shape[1]
+    for gradient, found in ((first, solution), (second, made.solve(second)), (first, made.solve(first))):
+        rows = found.reshape(-1, size)
+        image = torch.bmm(blocks.expand(len(rows), -1, -1), rows.unsqueeze(2)).reshape(gradient.shape)
+        _close(image, gradient, f"the {what} does not solve the blocks", 1e-8)
+        _require(mask is None or not bool(found[~mask].any()), "a solution is not zero under the mask")
+    _close(made.blocks(), blocks, "blocks are not those that are solved", 1e-8)
+    again = type(made)(**made.state()).to(torch.device("cpu"))
+    _close(again.solve(second), made.solve(second), "a solver made of its own state solves differently", 0.0)
+    kept = [v for v in made.state().values() if v is not None and not isinstance(v, (Tensor, int, float))]
+    _require(not kept, f"a checkpoint cannot hold {kept}")
+    cost = solver.cost(problem.shape, torch.device("cpu"))
+    _require(cost is None or (isinstance(cost, Cost) and min(cost) > 0), f"its cost is {cost}")
 
 
 def _require(holds: bool, sentence: str) -> None:

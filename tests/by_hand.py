@@ -81,7 +81,7 @@ def natural(
     fisher: Array | None = None,
     diagonal: bool = False,
 ) -> dict[Tensor, Array]:
-    """The natural gradient of a (Bernoulli, unless q is given) layer, from what stands in `.grad`."""
+    """The natural gradient of a (Bernoulli, unless q is given) layer, from what is in `.grad`."""
     names = trained(layer, without)
     if fisher is None:
         information = bernoulli_information(layer, parents) if q is None else np.asarray(q)

@@ -5,16 +5,20 @@ import math
 import numpy as np
 import pytest
 import torch
-from by_hand import Net, data, optimizer, same
+from by_hand import Net, data, loss, optimizer, same
 from torch import nn
 from torch.nn.utils import parametrizations, prune, weight_norm
 from ways_wrong import (
+    Backwards,
     Bad,
     Convolution,
     Counts,
     Heads,
     WithTable,
     X,
+    adapting,
+    asked_too_early,
+    between,
     build,
     cleared,
     complex_parameter,
@@ -31,6 +35,9 @@ from ways_wrong import (
     removed,
     replaced,
     reshaped,
+    reused,
+    ruined,
+    sampled_too_late,
     set_to,
     sparse,
     step,
@@ -38,6 +45,7 @@ from ways_wrong import (
     uncaptured,
     weighted,
     with_gradients,
+    with_input,
     with_value,
 )
 
@@ -60,10 +68,10 @@ NEGATIVE, WORD = -1.0, "often"
 NO_STATE = "not a state_dict of DAGNaturalGradient"
 CASES: dict[str, Case] = {
     # Numbers that are none
-    "a NaN weight": (with_value("head.weight", math.nan), NonFiniteError, rf"{HEAD}: .*predictors.*Look at the data"),
-    "an infinite bias": (with_value("head.bias", math.inf), NonFiniteError, rf"({ENCODER}|{HEAD}): .*Look at the data"),
-    "a NaN loss": (lambda n, o: step(n, o, factor=math.nan), NonFiniteError, rf"{ENCODER}: its gradient.*the data"),
-    "an infinite loss": (lambda n, o: step(n, o, factor=math.inf), NonFiniteError, rf"{ENCODER}: its gradient"),
+    "a NaN weight": (with_value("head.weight", math.nan), NonFiniteError, rf"{HEAD}: its weight itself.*the data"),
+    "an infinite bias": (with_value("head.bias", math.inf), NonFiniteError, rf"{HEAD}: its bias itself.*the data"),
+    "a NaN loss": (lambda n, o: step(n, o, factor=math.nan), NonFiniteError, rf"{HEAD}: its gradient.*the loss"),
+    "an infinite loss": (lambda n, o: step(n, o, factor=math.inf), NonFiniteError, rf"{HEAD}: its gradient"),
     "gradients too large to add": (with_gradients(1.7e308), NonFiniteError, "(overflows|infinity).*no parameter"),
     "data too large": (lambda n, o: step(n, o, 1e308 * X), NonFiniteError, rf"{ENCODER}: .*Look at the data"),
     # Sample weights
@@ -114,7 +122,7 @@ CASES: dict[str, Case] = {
     "a weight with a norm before it is declared": (
         declaring(layer=lambda: parametrizations.orthogonal(nn.Linear(3, 3))), DeclarationError, "weight is computed"
     ),
-    "a complex parameter": (complex_parameter, GradientError, "parameter phase has a complex gradient.*torch.optim"),
+    "a complex parameter": (complex_parameter, GradientError, "phase has a complex.*; keep real and.*torch.optim"),
     # Settings in the middle of a run
     "a NaN rate": (set_to(lr=math.nan), SettingError, "lr must be a finite number of at least 0, not nan"),
     "a rate in words": (set_to(lr="fast"), SettingError, "lr must be a finite number of at least 0, not 'fast'"),
@@ -130,6 +138,11 @@ CASES: dict[str, Case] = {
     "updates of None": (set_to(update_every=lambda t: None), SettingError, rf"{ENCODER}: update_every gave None"),
     "damping of None": (set_to(damping=lambda t: None), SettingError, rf"{ENCODER}: damping gave None.*at least 0"),
     "an infinite damping": (set_to(damping=lambda t: math.inf), SettingError, rf"{ENCODER}: damping gave inf.*finite"),
+    # Questions and calls at the wrong time
+    "blocks before any pass": (asked_too_early, MissingStatisticsError, rf"{HEAD} has no blocks yet.*Run the model in"),
+    "a sample after backward": (sampled_too_late, MissingStatisticsError, "came after backward.*retain_graph=True"),
+    "a loss for a function": (adapting(torch.tensor(1.0)), SettingError, "needs a function.*not a Tensor.*lambda"),
+    "a number for a function": (adapting(1.0), SettingError, "needs a function.*not a float"),
     # Building an optimizer
     "a module for parameters": (build(nn.Linear(2, 2)), SettingError, r"give model\.parameters\(\)"),
     "numbers for parameters": (build([1.0, 2.0]), SettingError, "params must be tensors, not a float"),
@@ -204,6 +217,39 @@ OTHERS: dict[str, tuple[type[nn.Module], Bad, type[DagFisherError], str]] = {
     ),
     "images of another rank": (
         Convolution, lambda n, o: observe(n.conv, data(4), data(6, 2, 3)), ShapeError, r"'conv': .*\(4,\) are no batch"
+    ),
+    "a NaN in the data": (Backwards, with_input(math.nan), NonFiniteError, "layer 'first': its captured parents.*data"),
+    "an infinity in the data": (Backwards, with_input(math.inf), NonFiniteError, "layer 'first': its captured parents"),
+    "a NaN weight of the first layer": (
+        Backwards, with_value("first.weight", math.nan), NonFiniteError, "layer 'first': its weight itself.*checkpoint"
+    ),
+    "a NaN bias of the last layer": (
+        Backwards, with_value("last.bias", math.nan), NonFiniteError, "layer 'last': its bias itself.*checkpoint"
+    ),
+    "a NaN weight that nobody declared": (
+        Backwards, with_value("norm.weight", math.nan), NonFiniteError, "parameter norm.weight itself holds.*checkpoint"
+    ),
+    "a NaN between two layers": (
+        Backwards, between(torch.log), NonFiniteError, "layer 'last': its captured parents.*no layer before it does"
+    ),
+    "a NaN in the gradient between two layers": (
+        Backwards, between(ruined), NonFiniteError, "layer 'first': its gradient holds.*Look at the loss"
+    ),
+    "a NaN in every gradient": (
+        Backwards, lambda n, o: step(n, o, factor=math.nan), NonFiniteError, "layer 'last': its gradient.*the loss"
+    ),
+    "a NaN in the gradient, later": (
+        Backwards, reused(between(ruined)), NonFiniteError, "layer 'first': its gradient holds.*Look at the loss"
+    ),
+    "a NaN in every gradient, later": (
+        Backwards, reused(lambda n, o: step(n, o, factor=math.nan)), NonFiniteError, "layer 'last': its gradient"
+    ),
+    "a NaN weight, later": (
+        Backwards, reused(with_value("first.weight", math.nan)), NonFiniteError, "layer 'first': its weight itself"
+    ),
+    "a NaN asked for": (
+        Backwards, lambda n, o: (loss(n(X * math.nan)).backward(), o.natural_gradient()), NonFiniteError,
+        "layer 'first': its captured parents",
     ),
     "a sparse gradient": (WithTable, sparse, GradientError, r"parameter table\.weight has a sparse.*sparse=False"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The code that the README and the documentation show runs as it stands."""
+"""The code that the README and the documentation show runs as it is."""
 
 import re
 import textwrap
@@ -41,6 +41,7 @@ def test_each_block_of_the_readme_runs_alone(index: int, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.stem)
+@pytest.mark.usefixtures("registries")
 def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -1,10 +1,11 @@
 """Ways to do it wrong, for the table of bad input; each restores what it changed, so that a run can go on."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from by_hand import Net, backward, data, loss, optimizer
+from by_hand import Net, backward, data, loss, optimizer, same
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -61,6 +62,35 @@ class WithTable(Net):
         self.table = nn.Embedding(3, 2, sparse=True).double()
 
 
+class Backwards(nn.Module):
+    """Declared layers whose parameters come in the order 'last', 'first', with an undeclared 'norm' between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.last, self.norm, self.first = (m.double() for m in (nn.Linear(3, 2), nn.LayerNorm(3), nn.Linear(4, 3)))
+        declare(self.last, "bernoulli")
+        declare(self.first, "bernoulli")
+        self.between: Callable[[Tensor], Tensor] = torch.tanh
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.norm(self.between(self.first(x))))
+
+
+class Hidden(nn.Module):
+    """A deterministic layer, 'hidden', below a Bernoulli layer, 'out'."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.hidden, self.out = nn.Linear(4, 3).double(), nn.Linear(3, 2).double()
+        declare(self.hidden, "deterministic")
+        declare(self.out, "bernoulli")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.hidden(x)))
+
+
 def step(net: nn.Module, opt: DAGNaturalGradient, x: Tensor = X, factor: float = 1.0) -> None:
     opt.zero_grad()
     (loss(net(x)) * factor).backward()
@@ -77,6 +107,79 @@ def with_value(name: str, value: float) -> Bad:
             step(net, opt)
         finally:
             parameter.data.copy_(kept)
+
+    return bad
+
+
+def with_input(value: float) -> Bad:
+    def bad(net: nn.Module, opt: DAGNaturalGradient) -> None:
+        x = X.clone()
+        x[2, 1] = value
+        step(net, opt, x)
+
+    return bad
+
+
+class _Ruin(torch.autograd.Function):
+    """The identity, whose derivative is NaN."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * float("nan")
+
+
+def between(function: Callable[[Tensor], Tensor]) -> Bad:
+    """Something else than tanh between the two layers of `Backwards`."""
+
+    def bad(net: Backwards, opt: DAGNaturalGradient) -> None:
+        kept, net.between = net.between, function
+        try:
+            step(net, opt)
+        finally:
+            net.between = kept
+
+    return bad
+
+
+ruined: Callable[[Tensor], Tensor] = _Ruin.apply
+
+
+def reused(bad: Bad) -> Bad:
+    """The same on a step that reuses its Fisher."""
+
+    def later(net: nn.Module, opt: DAGNaturalGradient) -> None:
+        twin = copy.deepcopy(net)
+        other = optimizer(twin.named_parameters(), lr=0.01, update_every=9)
+        step(twin, other)
+        kept = copy.deepcopy(twin)
+        try:
+            bad(twin, other)
+        finally:
+            assert same(twin, kept)
+
+    return later
+
+
+def asked_too_early(net: nn.Module, opt: DAGNaturalGradient) -> None:
+    other = Net(3)
+    optimizer(other.named_parameters()).fisher_blocks(other.head.weight)
+
+
+def sampled_too_late(net: nn.Module, opt: DAGNaturalGradient) -> None:
+    model = Hidden()
+    other = optimizer(model.named_parameters())
+    loss(model(X)).backward()
+    other.sample_fisher()
+
+
+def adapting(losses: Any) -> Bad:
+    def bad(net: nn.Module, opt: DAGNaturalGradient) -> None:
+        backward(net, opt, X)
+        opt.adapt_damping(losses)
 
     return bad
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .._text import with_error
 from ..errors import MissingExtraError
 from ..helmholtz.metrics import Row
 from ..helmholtz.runs import Run
@@ -42,6 +43,7 @@ def watch(
         pictures: draw curves.png and samples.png, at the end and now and then.
     """
     send = board(run) if tensorboard else None
+    warned = False
     began = drawn = time.monotonic()
 
     def done() -> float:
@@ -63,8 +65,12 @@ def watch(
                 shown = done()
 
         def on_row(row: Row) -> None:
-            nonlocal drawn
+            nonlocal drawn, warned
             bar.line(describe(run, row))
+            worse = fallen(run)
+            if worse is not None and not warned:
+                bar.warn(worse)
+            warned = worse is not None
             if send is not None:
                 send(row)
             if pictures and time.monotonic() - drawn > REDRAW_SECONDS:
@@ -94,11 +100,25 @@ def describe(run: Run, row: Row) -> str:
         f"{row.seconds:.1f} s",
         f"train {row.train_log_likelihood:.2f}",
         f"valid {row.valid_log_likelihood:.2f}",
-        f"test {row.test_log_likelihood:.2f} ± {row.test_standard_error:.2f}",
+        f"test {with_error(row.test_log_likelihood, row.test_standard_error)}",
     ]
     if row.kl is not None:
         parts.append(f"KL {row.kl:.4f}")
     return "  ".join(parts)
+
+
+def fallen(run: Run) -> str | None:
+    """A sentence if the run's machine is worse than before it was trained, as its last row has it; else None."""
+    if run.untrained is None or not run.untrained.below or not run.rows:
+        return None
+    last = run.rows[-1]
+    figures = (
+        f"its log-likelihood of the validation images ({last.valid_log_likelihood:.2f}) is below that of the untrained "
+        f"machine ({run.untrained.mean:.2f})"
+    )
+    if run.untrained.train_below:
+        return f"{figures}: --lr {run.settings.lr:g} is probably too high; try a lower one."
+    return f"{figures}, while that of the training images is not: it learns these by heart; more images would help."
 
 
 def draw(run: Run) -> None:
@@ -110,14 +130,21 @@ def draw(run: Run) -> None:
         warn(str(error))
 
 
-def board(run: Run) -> Callable[[Row], None]:
-    """A function that sends rows to TensorBoard, in the run's folder; rows after the checkpoint are sent again."""
+def require_tensorboard() -> None:
+    """Raise a `MissingExtraError` if rows cannot be sent to TensorBoard."""
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        import torch.utils.tensorboard  # noqa: F401
     except ImportError:
         raise MissingExtraError(
             "TensorBoard is not installed; install it with pip install 'dagfisher[tensorboard]'."
         ) from None
+
+
+def board(run: Run) -> Callable[[Row], None]:
+    """A function that sends rows to TensorBoard, in the run's folder; rows after the checkpoint are sent again."""
+    require_tensorboard()
+    from torch.utils.tensorboard import SummaryWriter
+
     folder = Path(run.folder) / "tensorboard"
     writer: Any = SummaryWriter(str(folder), purge_step=run.steps + 1)
 

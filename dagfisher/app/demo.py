@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._text import table
+from .._text import table, with_error
 from ..helmholtz.evaluate import Estimate
 from ..helmholtz.pictures import display, run_curve
 from ..helmholtz.runs import Run
@@ -35,7 +35,7 @@ def demo(out: Path) -> int:
         out: the folder; with a number behind its name if it exists.
 
     Returns:
-        The exit code: 0, or 130 after Ctrl-C.
+        The exit code, which is 0, or 130 after Ctrl-C.
     """
     require_matplotlib()
     out = unused(out)
@@ -54,7 +54,7 @@ def demo(out: Path) -> int:
         final = final_estimate(run, examples)
         examples = len(final.log_p)
         last = run.rows[-1]
-        figure = f"{final.mean:.2f} ± {final.standard_error:.2f}"
+        figure = with_error(final.mean, final.standard_error)
         lines.append([name, f"{last.epoch:.1f}", f"{last.seconds:.0f}", figure])
         curves.append(run_curve(name, run.rows))
         data, made, dreams = run.panels()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -40,10 +41,18 @@ class Bar:
 
     def line(self, text: str) -> None:
         """Print a line to standard output."""
-        if self._bar is not None and not self._bar.disable:
+        self._above(lambda: print(text, flush=True))
+
+    def warn(self, text: str) -> None:
+        """Print a sentence to standard error, after the program's name."""
+        self._above(lambda: warn(text))
+
+    def _above(self, show: Callable[[], None]) -> None:
+        live = self._bar is not None and not self._bar.disable
+        if live:
             self._bar.clear()
-        print(text, flush=True)
-        if self._bar is not None and not self._bar.disable:
+        show()
+        if live:
             self._bar.refresh()
 
     def __enter__(self) -> Bar:

@@ -7,7 +7,7 @@ Nothing here knows of blocks or solvers.
 """
 
 from .context import no_capture, sample_weights
-from .hooks import compute_dtype, forward_hook, layer_dtype, observe
+from .hooks import compute_dtype, forward_hook, layer_dtype, leave_graphs, observe, weigh
 from .pending import Pending
 from .records import Pass, Recorder
 from .sampling import sample
@@ -19,8 +19,10 @@ __all__ = [
     "compute_dtype",
     "forward_hook",
     "layer_dtype",
+    "leave_graphs",
     "no_capture",
     "observe",
     "sample",
     "sample_weights",
+    "weigh",
 ]

@@ -23,19 +23,27 @@ from ..families import Deterministic
 
 
 class Pending:
-    """Fisher weights of one pass that someone will know before the step."""
+    """Fisher weights of one pass that are not known yet; the pass of another head, or a backward pass, tells them."""
 
     def weights(self, declaration: Declaration, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """q of each group of units, as `Family.fisher_weights` gives it; an error if it is not known."""
+        """q of each group of units, as `Family.fisher_weights` gives it.
+
+        Args:
+            declaration: of the layer.
+            dtype: of the result.
+
+        Raises:
+            MissingStatisticsError: nothing has told them.
+        """
         raise NotImplementedError
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that it keeps."""
+        """The tensors that are kept here."""
         raise NotImplementedError
 
 
 class HeadWeights(Pending):
-    """The Fisher weights of a Gaussian mean, from the pass of the scale head; true as soon as they are known."""
+    """The Fisher weights of a Gaussian mean, told by the pass of the scale head; it is true once it knows them."""
 
     def __init__(self, value: tuple[Tensor, ...] | None = None) -> None:
         self.value = value
@@ -119,7 +127,10 @@ class Draw:
 
 
 def edge_of(output: Tensor) -> tuple[GradientEdge, Tensor] | None:
-    """Where an output is in the graph, whatever is done to it in place later, and what is there; None if nowhere."""
+    """The place of an output in the graph, which later operations in place do not move, and the tensor there.
+
+    None if the output has no graph.
+    """
     # An operation in place on a view takes the view's own node out of the graph, and leaves its base's in.
     base = base_of(output)
     found = base if base is not None and base.grad_fn is not None else output

@@ -1,4 +1,4 @@
-"""Outputs are drawn from the model, and their scores back-propagated to the deterministic layers."""
+"""Derivatives for deterministic layers: outputs are drawn from the model, and their scores back-propagated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..declaration import Declaration, declarations
 from ..errors import MissingStatisticsError
 from ..families import Family, GaussianScale
 from .pending import Derivative, Draw
-from .records import Backward, Pass, Recorder
+from .records import Recorder
 
 
 def sample(layers: Iterable[tuple[Declaration, Recorder]], generator: Generator | None) -> None:
@@ -21,6 +21,10 @@ def sample(layers: Iterable[tuple[Declaration, Recorder]], generator: Generator 
 
     The score of a stochastic layer's sample is not passed on through the next stochastic layer below: given the sample
     of that layer, nothing below it has a part in the score.
+
+    Args:
+        layers: the declared layers of an optimizer, each with its recorder.
+        generator: of the draws.
     """
     pairs = list(layers)
     weights = [p.fisher_weights for _, recorder in pairs for p in recorder.passes]
@@ -44,6 +48,13 @@ def sample(layers: Iterable[tuple[Declaration, Recorder]], generator: Generator 
                 retain_graph=True,
                 allow_unused=True,
             )
+    except RuntimeError as error:
+        if not any(p.backward is not None and p.backward.ran for _, recorder in pairs for p in recorder.passes):
+            raise
+        raise MissingStatisticsError(
+            "sample_fisher() came after backward(), which frees the graph that it needs; call it between the forward "
+            "pass and backward(), or call backward(retain_graph=True)."
+        ) from error
     finally:
         for handle in handles:
             handle.remove()
@@ -55,9 +66,7 @@ def sample(layers: Iterable[tuple[Declaration, Recorder]], generator: Generator 
 def _paused() -> Iterator[None]:
     """Backward passes inside this context are no part of any gradient, for the hooks of every captured pass."""
     recorders: list[Recorder] = [d.recorder for d in declarations() if d.recorder is not None]
-    passes: list[Pass] = [p for recorder in recorders for p in recorder.passes]
-    hooks: list[Backward | Derivative] = [p.backward for p in passes if p.backward is not None]
-    hooks += [p.fisher_weights for p in passes if isinstance(p.fisher_weights, Derivative)]
+    hooks = [hook for recorder in recorders for hook in recorder.hooks()]
     for hook in hooks:
         hook.paused = True
     try:

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,22 @@ from .distribution import Distribution
 
 Binarisation = Literal["B", "C", "G"]
 Split = Literal["train", "valid", "test"]
+
+
+class Description(NamedTuple):
+    """What a machine has to know of a dataset, without its images."""
+
+    label: str
+    """The name and the binarisation."""
+    shape: tuple[int, int]
+    """(rows, columns) of an image."""
+    sizes: tuple[int, int, int]
+    """The numbers of images in train, valid and test."""
+
+    @property
+    def pixels(self) -> int:
+        """The number of pixels of an image."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +68,11 @@ class Dataset:
     def sizes(self) -> tuple[int, int, int]:
         """The numbers of images in train, valid and test."""
         return len(self.train), len(self.valid), len(self.test)
+
+    @property
+    def description(self) -> Description:
+        """The label, the shape and the sizes."""
+        return Description(self.label, self.shape, self.sizes)
 
     @property
     def device(self) -> torch.device:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 from typing import NamedTuple, cast
+
+from torch import Tensor
 
 from . import download, images, mini_mnist, mnist, three_by_three
 from .dataset import Binarisation, Dataset
@@ -29,23 +32,35 @@ class Listing(NamedTuple):
     """The folder, or how to get it."""
 
 
-def load(name: str | os.PathLike[str], binarisation: str = "B", *, may_download: bool = True) -> Dataset:
-    """The dataset of that name (see ``NAMES``), or the images in the IDX or ``.npy`` file of that path.
+def load(
+    name: str | os.PathLike[str],
+    binarisation: str = "B",
+    *,
+    colour: str = "refuse",
+    tile: tuple[int, int] | None = None,
+    may_download: bool = True,
+) -> Dataset:
+    """The dataset of that name (see ``NAMES``), or the images in the file or folder of that path.
 
     ``mnist`` and ``fashion-mnist`` are taken from the folders of these names in ``DAGFISHER_DATA``, else from the
     user's cache folder, else downloaded to there.
+
+    A path may be that of an IDX file (gzipped or not), of a ``.npy``, ``.npz``, ``.pt`` or PNG file, or of a folder of
+    PNG files. Integers are grey values from 0 to 255, unless all are 0 or 1, which are pixels off or on; floats are
+    grey values from 0 to 1. Without splits of its own, a file is split in its order: the last seventh is ``test``, the
+    seventh before it ``valid``.
 
     Args:
         name: or a path, which is never mistaken for a name if it is given as a ``Path``.
         binarisation: "B" (binarised once), "C" (grey values are the probabilities of a 1, drawn anew at each step) or
             "G" (the grey values themselves, dequantised).
+        colour: what to do with images in colour: "refuse" them, or make them "grey".
+        tile: (rows, columns) of the images, if the path is that of one PNG file with many of them side by side.
         may_download: whether files that are not found may be fetched.
     """
-    if binarisation not in ("B", "C", "G"):
-        raise DataError(
-            f"there is no binarisation {binarisation!r}; use B (once), C (drawn at each step) or G (grey values)."
-        )
-    kind = cast(Binarisation, binarisation)
+    kind = _checked(binarisation, colour, tile)
+    if name in NAMES and tile is not None:
+        raise DataError(f"tile is the size of the images on a sheet, and {name} is not a PNG file; leave it out.")
     if name == "three-by-three":
         if kind != "B":
             raise DataError("three-by-three has no grey values, every pixel is on or off; use binarisation B.")
@@ -54,13 +69,55 @@ def load(name: str | os.PathLike[str], binarisation: str = "B", *, may_download:
         return mini_mnist.load(kind, may_download=may_download)
     if isinstance(name, str) and name in _SOURCES:
         return mnist.load(_SOURCES[name], kind, may_download=may_download)
+    return images.load(find(name), kind, cast(images.Colour, colour), tile)
+
+
+def read_images(
+    path: str | os.PathLike[str],
+    binarisation: str = "B",
+    *,
+    colour: str = "refuse",
+    tile: tuple[int, int] | None = None,
+) -> tuple[Tensor, tuple[int, int]]:
+    """All images of a file or folder, in no splits, and their (rows, columns).
+
+    Args:
+        path: as for `load`.
+        binarisation, colour, tile: as for `load`; C is drawn, and G dequantised, once, the same at every call.
+
+    Returns:
+        A float32 tensor (n, pixels) from 0 to 1, and the shape of each image.
+    """
+    kind = _checked(binarisation, colour, tile)
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise DataError(f"there is no file and no folder {str(path)!r}; give the path of images.")
+    return images.read_images(path, kind, cast(images.Colour, colour), tile)
+
+
+def find(name: str | os.PathLike[str]) -> Path:
+    """The file or folder of that path; a `DataError` that names the datasets, and one that may be meant, if none is."""
     path = Path(name).expanduser()
-    if not path.is_file():
+    if str(name) and path.exists():
+        return path
+    near = difflib.get_close_matches(path.name.lower(), NAMES, 1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    raise DataError(
+        f"there is no dataset and no file {str(name)!r}{meant}; use {', '.join(NAMES)}, or the path of images: "
+        f"an IDX, .npy, .npz, .pt or PNG file, or a folder of PNG files."
+    )
+
+
+def _checked(binarisation: str, colour: str, tile: tuple[int, int] | None) -> Binarisation:
+    if binarisation not in ("B", "C", "G"):
         raise DataError(
-            f"there is no dataset and no file {str(name)!r}; "
-            f"use {', '.join(NAMES)}, or the path of an IDX or .npy file of images."
+            f"there is no binarisation {binarisation!r}; use B (once), C (drawn at each step) or G (grey values)."
         )
-    return images.load(path, kind)
+    if colour not in images.COLOURS:
+        raise DataError(f"colour is {colour!r}; it must be 'refuse' or 'grey'.")
+    if tile is not None and not (len(tile) == 2 and min(tile) >= 1):
+        raise DataError(f"tile is {tile!r}; it must be the rows and columns of an image, each at least 1.")
+    return cast(Binarisation, binarisation)
 
 
 def available() -> list[Listing]:

@@ -6,7 +6,7 @@ and `register_family`. A Gaussian layer may have two heads (`GaussianMean`, `Gau
 distribution are `Deterministic`: these are `Units` whose Fisher weights are known later than the forward pass.
 """
 
-from .base import Family, Units, family_names, make_family, register_family
+from .base import Family, Units, family_names, family_settings, make_family, register_family
 from .bernoulli import Bernoulli
 from .categorical import Categorical
 from .conditional import Conditional
@@ -26,6 +26,7 @@ __all__ = [
     "Poisson",
     "Units",
     "family_names",
+    "family_settings",
     "make_family",
     "register_family",
 ]

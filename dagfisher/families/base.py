@@ -6,6 +6,7 @@ its own predictor.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -15,6 +16,7 @@ from torch import Generator, Tensor
 from ..errors import DeclarationError
 
 WeightsFrom = Literal["forward", "scale head", "backward"]
+"""Where Fisher weights come from."""
 
 
 class Units:
@@ -38,6 +40,14 @@ class Units:
         """
         return (outputs,)
 
+    def coupling(self, outputs: int) -> int:
+        """How many neighbouring units are one variable with coupled blocks; 1: none are.
+
+        The Fisher weights of coupled units are their probabilities π, and the Fisher information of a variable about
+        its predictors is diag(π) − ππᵀ.
+        """
+        return 1
+
 
 class Family(Units):
     """The distribution of each unit given its predictor; subclass it and `register_family` to add one.
@@ -54,7 +64,7 @@ class Family(Units):
             predictor: (n × outputs).
 
         Returns:
-            One tensor for each group of `split`: (n × units), or (n × 1) where all units of the group share one block.
+            One tensor for each group of `split`, (n × units), or (n × 1) where all units of the group share one block.
         """
         raise NotImplementedError
 
@@ -71,23 +81,39 @@ class Family(Units):
         raise NotImplementedError
 
     def score(self, value: Tensor, predictor: Tensor) -> Tensor:
-        """∂ log p(value | predictor) / ∂ predictor, shaped like the predictor."""
+        """∂ log p(value | predictor) / ∂ predictor, of each unit.
+
+        Args:
+            value: (… × units).
+            predictor: (… × outputs).
+
+        Returns:
+            (… × outputs).
+        """
         return _derivative(lambda at: self.log_prob(value, at), predictor)
 
     def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
-        """One draw per unit, (… × units), without a gradient."""
+        """One draw per unit, without a gradient.
+
+        Args:
+            predictor: (… × outputs).
+            generator: of the random numbers; the same state gives the same draw. None: torch's own.
+
+        Returns:
+            (… × units).
+        """
         raise NotImplementedError
 
     def mean(self, predictor: Tensor) -> Tensor:
-        """The expectation of each unit, (… × units)."""
+        """The expectation of each unit, (… × units), given the predictor, (… × outputs)."""
         raise NotImplementedError
 
     def entropy(self, predictor: Tensor) -> Tensor:
-        """The entropy of each unit in nats, (… × units)."""
+        """The entropy of each unit in nats, (… × units), given the predictor, (… × outputs)."""
         raise NotImplementedError(f"family {self.name!r} gives no entropy.")
 
     def entropy_score(self, predictor: Tensor) -> Tensor:
-        """∂ (sum of the entropies) / ∂ predictor, shaped like the predictor."""
+        """∂ (sum of the entropies) / ∂ predictor, (… × outputs)."""
         return _derivative(self.entropy, predictor)
 
 
@@ -114,12 +140,31 @@ def register_family(name: str, make: Callable[..., Units]) -> None:
 
 
 def family_names() -> list[str]:
-    """The names that `make_family` knows."""
+    """The names that `declare` and `make_family` know."""
     return list(_FAMILIES)
 
 
+def family_settings(family: str | Units) -> list[str] | None:
+    """The settings that `make_family` takes with this family; None if that cannot be known."""
+    if isinstance(family, Units):
+        return []
+    try:
+        parameters = inspect.signature(_FAMILIES[family]).parameters.values()
+    except (KeyError, TypeError, ValueError):
+        return None
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
+
+
 def make_family(family: str | Units, **settings: Any) -> Units:
-    """The family of that name with these settings, or the family that is given, which takes none."""
+    """The family that a name and settings mean.
+
+    Args:
+        family: a name that was registered; or a family, which is returned as it is.
+        settings: keyword arguments of the family's class; none beside a family that is given.
+
+    Raises:
+        DeclarationError: there is no such family, or it does not take these settings.
+    """
     if isinstance(family, Units):
         if settings:
             raise DeclarationError(f"{family} has its settings already; give {', '.join(settings)} to it instead.")

@@ -17,6 +17,7 @@ class Bernoulli(Family):
     """A unit with two states; the predictor is the logit of the upper one: q = ρ(1−ρ) for any two states."""
 
     states: tuple[float, float] = (0.0, 1.0)
+    """The lower and the upper state: (0, 1) or (−1, 1)."""
     name = "bernoulli"
 
     def __post_init__(self) -> None:

@@ -16,10 +16,13 @@ from .base import Family, register_family
 class Categorical(Family):
     """One-hot variables of `classes` units each (default: the whole layer is one variable); predictors are logits.
 
-    The true block couples the units of a variable, diag(π) − ππᵀ; this is its per-unit diagonal, π(1−π).
+    The Fisher information about the logits of a variable couples them, diag(π) − ππᵀ. With `coupled` the blocks are
+    those of whole variables, exactly; without it each logit has a block of its own, the diagonal π(1−π).
     """
 
     classes: int | None = None
+    coupled: bool = True
+    """Units of each variable; None: all units of the layer are one variable."""
     name = "categorical"
 
     def split(self, outputs: int) -> tuple[int, ...]:
@@ -30,12 +33,17 @@ class Categorical(Family):
             )
         return (outputs,)
 
+    def coupling(self, outputs: int) -> int:
+        return (self.classes or outputs) if self.coupled else 1
+
     def _log_softmax(self, predictor: Tensor) -> Tensor:
         classes = self.classes or predictor.shape[-1]
         grouped = predictor.reshape(*predictor.shape[:-1], -1, classes)
         return torch.log_softmax(grouped, dim=-1)
 
     def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
+        if self.coupled:
+            return (self.mean(predictor),)
         # 1 − π of the likeliest class is the sum of the others, which does not cancel when π is nearly 1.
         probability = torch.exp(self._log_softmax(predictor))
         likeliest = probability.argmax(-1, keepdim=True)

@@ -15,6 +15,7 @@ class Conditional:
 
     family: Family
     predictor: Tensor
+    """(… × outputs)."""
     shape: tuple[int, ...] | None = None
     """The shape of one sample, channels first; None: a row of units."""
 

@@ -57,8 +57,11 @@ class Gaussian(Family):
     """
 
     scale: str = "log_std"
+    """What the second half of the predictor is: "log_std", log σ, or "log_var", log σ²."""
     std: float | None = None
+    """σ of every unit if it is fixed; the predictor is then the mean alone."""
     min_std: float = 0.0
+    """ε, which no σ falls below."""
     name = "gaussian"
 
     def __post_init__(self) -> None:
@@ -80,7 +83,7 @@ class Gaussian(Family):
         return (outputs // 2, outputs // 2)
 
     def moments(self, predictor: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log σ."""
+        """Mean and log σ of each unit, (… × units) each."""
         if self.std is not None:
             return predictor, torch.full_like(predictor, math.log(self.std))
         mean, scale = predictor.chunk(2, dim=-1)
@@ -135,6 +138,7 @@ class GaussianScale(Units):
     """
 
     scale: str = "log_std"
+    """What its predictor is: "log_std", log σ, or "log_var", log σ²."""
     name = "gaussian scale"
 
     def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:

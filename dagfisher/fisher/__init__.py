@@ -7,12 +7,13 @@ their parents; `choose` finds the solver for each; `layer` holds the prepared so
 
 from .choose import MEMORY_LIMIT, Choice, choose, choose_solver
 from .layer import LayerFisher, damped_blocks
-from .statistics import Grams, Rows, Statistics, compact, joined, statistics_of
+from .statistics import Columns, Grams, Rows, Statistics, compact, joined, statistics_of
 from .window import Window, normalised
 
 __all__ = [
     "MEMORY_LIMIT",
     "Choice",
+    "Columns",
     "Grams",
     "LayerFisher",
     "Rows",

@@ -8,7 +8,8 @@ import torch
 
 from .._text import table
 from ..errors import SettingError, SingularBlockError
-from ..solvers import SOLVERS, BlockShape, Cost, Problem, RowProblem, Solver
+from ..solvers import SOLVERS, BlockShape, Cost, Problem, RowProblem, Solver, solver_names
+from ..solvers.base import Kind
 
 MEMORY_LIMIT = 2**28
 """Numbers that a solver chosen by "auto" may keep per layer (1 GiB in float32)."""
@@ -38,6 +39,8 @@ def choose_solver(
     units: int,
     *,
     shared: bool = False,
+    masked: bool = False,
+    classes: int = 1,
     damping: float = 0.1,
     update_every: int = 1,
     device: torch.device | str = "cpu",
@@ -50,6 +53,8 @@ def choose_solver(
         parents: of a unit, the constant 1 included if the bias is trained.
         units: of the layer.
         shared: whether all units have the same block, as those of a Gaussian log standard deviation have.
+        masked: whether each unit has parents of its own, given by a mask.
+        classes: units of a variable whose logits are coupled; 1: none are.
         damping: α.
         update_every: K, for how many steps a Fisher is kept.
         device: where the layer is; the constants of the cost model depend on its type.
@@ -57,17 +62,21 @@ def choose_solver(
     Returns:
         The choice, with the costs of all solvers that were considered.
     """
-    shape = BlockShape(rows, parents, units, 1 if shared else units, max(1, int(update_every)))
+    kind: Kind = "masked" if masked else "coupled" if classes > 1 else "plain"
+    blocks = 1 if shared and kind == "plain" else units
+    shape = BlockShape(rows, parents, units, blocks, max(1, int(update_every)), kind, classes)
     return choose(shape, damping, torch.device(device))
 
 
 def choose(shape: BlockShape, damping: float, device: torch.device) -> Choice:
-    """The solver that "auto" takes for blocks of this shape."""
-    candidates = {
-        name: solver
-        for name, solver in SOLVERS.items()
-        if solver.exact and (shape.rows or not solver.needs_rows) and (damping > 0 or not solver.needs_damping)
-    }
+    """The solver that "auto" takes for blocks of this shape.
+
+    Args:
+        shape: of the blocks.
+        damping: α; with 0, only solvers that need no damping are considered.
+        device: whose costs count.
+    """
+    candidates = {name: solver for name, solver in SOLVERS.items() if _can(solver, shape, damping)}
     costs = {name: cost for name, solver in candidates.items() if (cost := solver.cost(shape, device)) is not None}
     fitting = {name: cost for name, cost in costs.items() if cost.numbers <= MEMORY_LIMIT}
     if fitting:
@@ -84,13 +93,26 @@ def choose(shape: BlockShape, damping: float, device: torch.device) -> Choice:
     return Choice(name, "the least memory; none keeps its numbers within the limit", costs)
 
 
+def _can(solver: type[Solver], shape: BlockShape, damping: float) -> bool:
+    """Whether it solves blocks of this shape, and not an approximation of them."""
+    rows = shape.rows > 0 or not solver.needs_rows
+    return solver.exact and shape.kind in solver.kinds and rows and (damping > 0 or not solver.needs_damping)
+
+
 def solver_for(problem: Problem, setting: str) -> type[Solver]:
     """The solver that a setting names, or that "auto" chooses for this problem; an error if it cannot solve it."""
     if setting == "auto":
         return SOLVERS[choose(problem.shape, problem.damping, problem.gradient.device).name]
-    if setting not in SOLVERS:
-        raise SettingError(f"there is no solver {setting!r}; choose one of auto, {', '.join(SOLVERS)}.")
-    solver = SOLVERS[setting]
+    if setting not in solver_names():
+        raise SettingError(f"there is no solver {setting!r}; choose one of auto, {', '.join(solver_names())}.")
+    kind, family = problem.shape.kind, [s for s in SOLVERS.values() if setting in (s.name, s.variant_of)]
+    fitting = [s for s in family if kind in s.kinds]
+    if not fitting:
+        can = {s.variant_of or s.name for s in SOLVERS.values() if kind in s.kinds}
+        raise SettingError(
+            f"the {setting} solver cannot solve {kind} blocks; choose one of auto, {', '.join(sorted(can))}."
+        )
+    solver = fitting[0]
     if problem.damping == 0 and solver.needs_damping:
         raise SingularBlockError(f"the {setting} solver needs damping > 0; set damping, or use solver='dense'.")
     assert isinstance(problem, RowProblem) or not solver.needs_rows, "the step keeps rows for such a solver"

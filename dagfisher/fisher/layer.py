@@ -10,7 +10,7 @@ from torch import Tensor
 from ..solvers import Solver
 from .choose import solver_for
 from .rows import joined_tensors
-from .segments import Segment
+from .segments import CoupledSegment, Segment
 
 
 @dataclass
@@ -25,6 +25,8 @@ class LayerFisher:
     """How many units each segment has."""
     solvers: list[Solver]
     """One for each segment."""
+    coupled: bool = False
+    """Whether blocks are those of variables with several units."""
 
     @classmethod
     def begin(
@@ -46,6 +48,9 @@ class LayerFisher:
             solver: a name, or "auto".
             tolerance: the relative residual that an iterative solver may leave.
             update_every: K, for how many steps the solvers will be used.
+
+        Returns:
+            The inverse Fisher, and (1 + α)(αI + F_j)⁻¹ g_j for every unit j, (units × d).
         """
         solvers, parts = [], []
         sizes = tuple(segment.units for segment in segments)
@@ -54,7 +59,8 @@ class LayerFisher:
             prepared, part = solver_for(problem, solver).begin(problem)
             solvers.append(prepared)
             parts.append(part)
-        return cls(damping, sizes, solvers), joined_tensors(parts).mul_(1 + damping)
+        coupled = isinstance(segments[0], CoupledSegment)
+        return cls(damping, sizes, solvers, coupled), joined_tensors(parts).mul_(1 + damping)
 
     def natural(self, gradient: Tensor) -> Tensor:
         """(1 + α)(αI + F_j)⁻¹ g_j for every unit j, (units × d); never waits for the device."""
@@ -70,9 +76,11 @@ class LayerFisher:
             raise ValueError("factors that are not finite")
 
     def blocks(self) -> Tensor:
-        """The damped blocks (αI + F_j)/(1 + α), (units × d × d)."""
-        expanded = [solver.blocks().expand(size, -1, -1) for solver, size in zip(self.solvers, self.sizes, strict=True)]
-        return joined_tensors(expanded) / (1 + self.damping)
+        """The damped blocks (αI + F_j)/(1 + α), (units × d × d), or (variables × C·d × C·d) if units are coupled."""
+        pairs = zip(self.solvers, self.sizes, strict=True)
+        return joined_tensors([_each(solver.blocks(), size, self.coupled) for solver, size in pairs]) / (
+            1 + self.damping
+        )
 
     def nbytes(self) -> int:
         """Bytes kept; a tensor that two solvers share counts once."""
@@ -82,5 +90,13 @@ class LayerFisher:
 
 def damped_blocks(segments: list[Segment], damping: float) -> Tensor:
     """The damped blocks (αI + F_j)/(1 + α) that these segments have, (units × d × d)."""
-    parts = [segment.damped_blocks(damping).expand(segment.units, -1, -1) for segment in segments]
+    parts = [
+        _each(segment.damped_blocks(damping), segment.units, isinstance(segment, CoupledSegment))
+        for segment in segments
+    ]
     return torch.cat(parts) / (1 + damping)
+
+
+def _each(blocks: Tensor, units: int, coupled: bool) -> Tensor:
+    """One block for each unit, where all share one; blocks of variables of coupled units stay as they are."""
+    return blocks.expand(units, -1, -1) if len(blocks) == 1 and not coupled else blocks

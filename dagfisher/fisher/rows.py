@@ -16,10 +16,15 @@ def joined_tensors(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
-def require_sound(total: Tensor, sample: Tensor, captured: list[Tensor]) -> None:
-    """Raise on weights or captured numbers that no Fisher can be made of; one reading for all checks."""
+class Disagreement(Exception):
+    """The output of a module is not what its declared map makes of its parents."""
+
+
+def require_sound(total: Tensor, sample: Tensor, captured: list[Tensor], mismatch: Tensor | None) -> None:
+    """Raise on weights or numbers that no Fisher can be made of, or on a mismatch above 1; one reading for all."""
     # A sum is infinite or NaN if a term is.
-    found = torch.stack([total, sample.amin(), *(part.sum() for part in captured)]).tolist()
+    mismatch = torch.zeros_like(total) if mismatch is None else mismatch.to(total)
+    *found, off = torch.stack([total, sample.amin(), *(part.sum() for part in captured), mismatch]).tolist()
     if not (0 < found[0] < math.inf and found[1] >= 0):
         raise SampleWeightError("its sample weights must be finite, not negative, and not all zero.")
     if not all(map(math.isfinite, found[2:])):
@@ -27,6 +32,8 @@ def require_sound(total: Tensor, sample: Tensor, captured: list[Tensor]) -> None
             "its captured parents or predictors hold an infinity or a NaN; no parameter has moved. Look at the data, "
             "at the learning rate, and at predictors too large for an exponential."
         )
+    if off > 1:
+        raise Disagreement
 
 
 @lru_cache(maxsize=256)

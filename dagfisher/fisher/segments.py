@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..solvers import GramProblem, Problem, RowProblem
+from ..solvers import CoupledProblem, GramProblem, MaskedProblem, Problem, RowProblem
 from ..solvers.base import gram_blocks
 
 
@@ -21,14 +21,19 @@ class RowSegment(NamedTuple):
     weights: Tensor
     """w_k q_jk, (n × units), or (n × 1) where all units share one block."""
     units: int
+    mask: Tensor | None = None
+    """(units × d), true where a parent is allowed; None: all are."""
 
     def problem(self, damping: float, gradient: Tensor, tolerance: float, update_every: int) -> Problem:
         """These blocks with a damping and the gradient (units × d) of their units."""
-        return RowProblem(self.parents, self.weights, damping, gradient, tolerance, update_every)
+        more = (damping, gradient, tolerance, update_every)
+        if self.mask is not None:
+            return MaskedProblem(self.parents, self.weights, self.mask, *more)
+        return RowProblem(self.parents, self.weights, *more)
 
     def damped_blocks(self, damping: float) -> Tensor:
         """αI + F_j, (units or 1 × d × d)."""
-        return gram_blocks(self.parents, self.weights, damping)
+        return self.problem(damping, self.parents.new_zeros(self.units, self.parents_count), 0.0, 1).damped_blocks()
 
     @property
     def parents_count(self) -> int:
@@ -46,14 +51,16 @@ class GramSegment(NamedTuple):
     blocks: Tensor
     """(units × d × d), or (1 × d × d) where all units share one block."""
     units: int
+    mask: Tensor | None = None
+    """(units × d), true where a parent is allowed; None: all are."""
 
     def problem(self, damping: float, gradient: Tensor, tolerance: float, update_every: int) -> Problem:
         """These blocks with a damping and the gradient (units × d) of their units."""
-        return GramProblem(self.blocks, damping, gradient, tolerance, update_every)
+        return GramProblem(self.blocks, damping, gradient, tolerance, update_every, self.mask)
 
     def damped_blocks(self, damping: float) -> Tensor:
         """αI + F_j, (units or 1 × d × d)."""
-        return self.blocks + damping * torch.eye(self.blocks.shape[1]).to(self.blocks)
+        return self.problem(damping, self.blocks.new_zeros(self.units, self.parents_count), 0.0, 1).damped_blocks()
 
     @property
     def parents_count(self) -> int:
@@ -61,25 +68,62 @@ class GramSegment(NamedTuple):
         return self.blocks.shape[1]
 
 
-Segment = RowSegment | GramSegment
+class CoupledSegment(NamedTuple):
+    """Variables whose units are coupled, by the rows of their parents."""
+
+    parents: Tensor
+    """(n × d)."""
+    probability: Tensor
+    """π, (n × units)."""
+    shares: Tensor
+    """The weights of the rows, (n)."""
+    classes: int
+    """Units of a variable."""
+
+    @property
+    def units(self) -> int:
+        """Units of all variables."""
+        return self.probability.shape[1]
+
+    @property
+    def parents_count(self) -> int:
+        """d, the constant 1 included."""
+        return self.parents.shape[1]
+
+    def problem(self, damping: float, gradient: Tensor, tolerance: float, update_every: int) -> Problem:
+        """These blocks with a damping and the gradient (units × d) of their units."""
+        more = (damping, gradient, tolerance, update_every)
+        return CoupledProblem(self.parents, self.probability, self.shares, self.classes, *more)
+
+    def damped_blocks(self, damping: float) -> Tensor:
+        """αI + F_v, (variables × C·d × C·d)."""
+        return self.problem(damping, self.parents.new_zeros(self.units, self.parents_count), 0.0, 1).damped_blocks()
 
 
-def row_segments(rows: Tensor, weights: Sequence[Tensor], sizes: tuple[int, ...]) -> list[RowSegment]:
+Segment = RowSegment | GramSegment | CoupledSegment
+
+
+def row_segments(
+    rows: Tensor, weights: Sequence[Tensor], sizes: tuple[int, ...], mask: Tensor | None = None
+) -> list[RowSegment]:
     """The runs of units of a layer.
 
     Args:
         rows: (n × d), or (n × groups × d) for a grouped convolution.
         weights: (n × units) or (n × 1) for each group of units that the family distinguishes.
         sizes: how many units each of those groups has.
+        mask: (all units × d), or None.
     """
     if rows.dim() == 2:
-        return [RowSegment(rows, q, size) for q, size in zip(weights, sizes, strict=True)]
+        masks = [None] * len(sizes) if mask is None else torch.split(mask, list(sizes))
+        return [RowSegment(rows, q, size, m) for q, size, m in zip(weights, sizes, masks, strict=True)]
     channels = sum(sizes) // rows.shape[1]
     found, start = [], 0
     for q, size in zip(weights, sizes, strict=True):
         inner = range((start // channels + 1) * channels, start + size, channels)
         for first, last in pairwise([start, *inner, start + size]):
             part = q if q.shape[1] == 1 else q[:, first - start : last - start]
-            found.append(RowSegment(rows[:, first // channels].contiguous(), part, last - first))
+            own = None if mask is None else mask[first:last]
+            found.append(RowSegment(rows[:, first // channels].contiguous(), part, last - first, own))
         start += size
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -19,13 +19,22 @@ from ..capture.pending import HeadWeights
 from ..declaration import Declaration
 from ..errors import ShapeError
 from .rows import joined_tensors, merge_rows, require_sound
-from .segments import GramSegment, RowSegment, Segment, row_segments
+from .segments import CoupledSegment, GramSegment, Segment, row_segments
 
 ACCUMULATE = 2**22
 """Numbers in the rows of one pass above which its Gram matrices are summed in chunks of this size."""
 
 WORTH_MERGING = 48
 """Parents up to which equal rows are left as they are."""
+
+
+class Columns(NamedTuple):
+    """Which columns of the rows, and which entries of each unit, are trained."""
+
+    weight: bool
+    bias: bool
+    mask: Tensor | None = None
+    """(units × d), the constant 1 included if the bias is trained; true where a parent is allowed; None: all are."""
 
 
 class Statistics(Protocol):
@@ -43,12 +52,15 @@ class Statistics(Protocol):
     def state(self) -> dict[str, Any]:
         """Plain tensors and numbers, for `restored`."""
 
-    def segments(self, sizes: tuple[int, ...], *, weight: bool, bias: bool) -> Sequence[Segment]:
+    def require_sound(self, mismatch: Tensor | None = None) -> None:
+        """Raise on weights or numbers that no Fisher can be made of, or on a `mismatch` above 1; one reading."""
+
+    def segments(self, sizes: tuple[int, ...], columns: Columns) -> Sequence[Segment]:
         """The runs of units that share their parents, sample weights normalised to sum 1.
 
         Args:
             sizes: how many units each group with Fisher weights of its own has.
-            weight, bias: which of the two is trained.
+            columns: what is trained.
         """
 
 
@@ -63,8 +75,11 @@ class Rows:
     sample_weights: Tensor
     """(n), each row with the weight of its sample."""
     total: Tensor
+    """The sum of the weights of the samples."""
     positions: bool = False
     """Whether a sample has several rows, one per position."""
+    classes: int = 1
+    """Units of one variable, if they are coupled: the Fisher weights are then the probabilities π."""
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
@@ -76,11 +91,12 @@ class Rows:
             joined_tensors([part.sample_weights for part in parts]),
             sum((part.total for part in parts[1:]), parts[0].total),
             any(part.positions for part in parts),
+            parts[0].classes,
         )
 
     def scaled(self, factor: float | Tensor) -> Rows:
         weights, total = self.sample_weights * factor, self.total * factor
-        return Rows(self.parents, self.fisher_weights, weights, total, self.positions)
+        return replace(self, sample_weights=weights, total=total)
 
     def tensors(self) -> list[Tensor]:
         return [self.parents, self.sample_weights, *self.fisher_weights]
@@ -92,25 +108,30 @@ class Rows:
             "sample_weights": self.sample_weights,
             "total": self.total if self.positions else None,
             "grams": None,
+            "classes": self.classes,
         }
 
-    def segments(self, sizes: tuple[int, ...], *, weight: bool, bias: bool) -> list[RowSegment]:
-        require_sound(self.total, self.sample_weights, [self.parents, *self.fisher_weights])
+    def require_sound(self, mismatch: Tensor | None = None) -> None:
+        require_sound(self.total, self.sample_weights, [self.parents, *self.fisher_weights], mismatch)
+
+    def segments(self, sizes: tuple[int, ...], columns: Columns) -> Sequence[Segment]:
         share = (self.sample_weights / self.total).unsqueeze(1)
-        weights = [q * share for q in self.fisher_weights]
-        rows = self.parents if weight else self.parents[..., :0]
-        if bias:
+        rows = self.parents if columns.weight else self.parents[..., :0]
+        if columns.bias:
             rows = torch.cat([rows, rows.new_ones(*rows.shape[:-1], 1)], dim=-1)
+        if self.classes > 1:
+            return [CoupledSegment(rows, self.fisher_weights[0], share.squeeze(1), self.classes)]
+        weights = [q * share for q in self.fisher_weights]
         # Finding equal rows costs more than they do where parents are few, or rows as many as those of a convolution.
         if rows.shape[-1] > WORTH_MERGING and not self.positions:
             rows, weights = merge_rows(rows, weights)
-        return row_segments(rows, weights, sizes)
+        return row_segments(rows, weights, sizes, columns.mask)
 
     def sampled(self, chosen: Tensor) -> Rows:
         """Some of the rows in place of all; if they are drawn at random, the expectation of the blocks stays."""
         fisher = tuple(q[chosen] for q in self.fisher_weights)
         weights = self.sample_weights[chosen] * (len(self.parents) / len(chosen))
-        return Rows(self.parents[chosen], fisher, weights, self.total, self.positions)
+        return replace(self, parents=self.parents[chosen], fisher_weights=fisher, sample_weights=weights)
 
     def to_grams(self, sizes: tuple[int, ...]) -> Grams:
         """The same statistics as Gram matrices."""
@@ -129,6 +150,7 @@ class Grams:
     sample_weights: Tensor
     """(samples)."""
     total: Tensor
+    """Their sum."""
 
     @classmethod
     def joined(cls, parts: Sequence[Grams]) -> Grams:
@@ -155,10 +177,16 @@ class Grams:
             "grams": [[run.blocks, run.units] for run in self.blocks],
         }
 
-    def segments(self, sizes: tuple[int, ...], *, weight: bool, bias: bool) -> list[GramSegment]:
-        require_sound(self.total, self.sample_weights, [run.blocks for run in self.blocks])
-        kept = slice(None if weight else -1, None if bias else -1)
-        return [GramSegment((run.blocks / self.total)[:, kept, kept], run.units) for run in self.blocks]
+    def require_sound(self, mismatch: Tensor | None = None) -> None:
+        require_sound(self.total, self.sample_weights, [run.blocks for run in self.blocks], mismatch)
+
+    def segments(self, sizes: tuple[int, ...], columns: Columns) -> Sequence[Segment]:
+        kept = slice(None if columns.weight else -1, None if columns.bias else -1)
+        masks: list[Tensor | None] = [None] * len(self.blocks)
+        if columns.mask is not None:
+            masks = list(torch.split(columns.mask, [run.units for run in self.blocks]))
+        pairs = zip(self.blocks, masks, strict=True)
+        return [GramSegment((run.blocks / self.total)[:, kept, kept], run.units, mask) for run, mask in pairs]
 
 
 def joined(parts: Sequence[Rows | Grams], sizes: tuple[int, ...]) -> Rows | Grams:
@@ -169,7 +197,7 @@ def joined(parts: Sequence[Rows | Grams], sizes: tuple[int, ...]) -> Rows | Gram
 
 
 def restored(state: dict[str, Any], device: torch.device) -> Rows | Grams:
-    """What `state` was taken of, on this device."""
+    """The statistics whose `state` this is, on this device."""
     sample = state["sample_weights"].to(device)
     total = None if state["total"] is None else state["total"].to(device)
     if state["grams"]:
@@ -177,12 +205,28 @@ def restored(state: dict[str, Any], device: torch.device) -> Rows | Grams:
         return Grams(tuple(GramSegment(b.to(device), int(units)) for b, units in state["grams"]), sample, total)
     fisher = tuple(q.to(device) for q in state["fisher_weights"])
     weight = sample.sum() if total is None else total
-    return Rows(state["rows"].to(device), fisher, sample, weight, positions=total is not None)
+    classes = int(state.get("classes", 1))
+    return Rows(state["rows"].to(device), fisher, sample, weight, positions=total is not None, classes=classes)
 
 
 def statistics_of(declaration: Declaration, passes: Sequence[Pass]) -> list[Rows | Grams]:
     """The statistics of each captured pass of a layer."""
-    return [_rows(declaration, each) if each.statistics is None else each.statistics for each in passes]
+    found = [_rows(declaration, each) if each.statistics is None else each.statistics for each in passes]
+    return _of_same_samples(found, passes) if declaration.reading.calls == "positions" else found
+
+
+def _of_same_samples(found: list[Rows | Grams], passes: Sequence[Pass]) -> list[Rows | Grams]:
+    """The same statistics, with the samples of all calls that one backward pass went through counted once."""
+    groups: dict[int, list[int]] = {}
+    for i, each in enumerate(passes):
+        groups.setdefault(-1 if each.backward is None else each.backward.task, []).append(i)
+    for members in groups.values():
+        most = torch.stack([found[i].total for i in members]).amax()
+        for i in members:
+            total = most if i == members[0] else torch.zeros_like(most)
+            part = replace(found[i], total=total)
+            found[i] = replace(part, positions=True) if isinstance(part, Rows) else part
+    return found
 
 
 def compact(declaration: Declaration, step: int, needs_rows: bool, each: Pass, number: int) -> Pass:
@@ -197,7 +241,8 @@ def compact(declaration: Declaration, step: int, needs_rows: bool, each: Pass, n
     """
     if isinstance(each.fisher_weights, Pending):
         return each
-    samples, n, most = each.sample_weights.shape[0], _row_count(declaration, each), declaration.max_rows
+    needs_rows = needs_rows or declaration.coupled > 1
+    samples, n, most = each.sample_weights.shape[0], _row_count(declaration, each), declaration.reading.max_rows
     made: Rows | Grams
     if most is not None and n > max(most, samples):
         rows = _rows(declaration, each)
@@ -230,8 +275,9 @@ def _rows(declaration: Declaration, each: Pass) -> Rows:
             )
         raise ShapeError(f"{n} rows of parents do not fit {len(q[0])} rows of predictors.")
     if n == samples:
-        return Rows(rows, q, sample, sample.sum())
-    return Rows(rows, q, sample.repeat_interleave(n // max(samples, 1)), sample.sum(), positions=True)
+        return Rows(rows, q, sample, sample.sum(), classes=declaration.coupled)
+    repeated = sample.repeat_interleave(n // max(samples, 1))
+    return Rows(rows, q, repeated, sample.sum(), positions=True, classes=declaration.coupled)
 
 
 def _generator(step: int, number: int, device: torch.device) -> torch.Generator:

@@ -16,11 +16,17 @@ class Window:
         self.past: list[list[Rows | Grams]] = []
 
     def statistics(self) -> list[Rows | Grams]:
-        """All of it."""
+        """The statistics of all refreshes that are kept."""
         return [part for refresh in self.past for part in refresh]
 
     def push(self, latest: list[Rows | Grams], decay: float, size: int) -> None:
-        """Add one more refresh, whose weights sum to 1; what is older counts less, and the oldest goes."""
+        """Add one more refresh, multiply all weights by the decay, and forget what is older than `size` refreshes.
+
+        Args:
+            latest: statistics whose sample weights sum to 1.
+            decay: how much a refresh counts, compared with the next.
+            size: refreshes to keep.
+        """
         self.past = [[part.scaled(decay) for part in refresh] for refresh in [latest, *self.past][:size]]
 
     def nbytes(self) -> int:
@@ -32,7 +38,7 @@ class Window:
         return [[part.state() for part in refresh] for refresh in self.past]
 
     def restore(self, state: list[list[dict[str, Any]]], device: torch.device) -> None:
-        """Continue from what `state` was taken of."""
+        """Continue with the refreshes that a `state` holds, on this device."""
         self.past = [[restored(saved, device) for saved in refresh] for refresh in state]
 
 

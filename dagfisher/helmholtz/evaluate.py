@@ -35,7 +35,7 @@ class Estimate:
 
     @property
     def standard_error(self) -> float:
-        """The standard error of `mean` over the examples; the estimator's own downward bias is not part of it."""
+        """The standard error of `mean` over the examples, NaN for one; the estimator's own bias is not part of it."""
         if len(self.log_p) < 2:
             return math.nan
         return float(self.log_p.double().std() / math.sqrt(len(self.log_p)))

@@ -205,7 +205,7 @@ class HelmholtzMachine(nn.Module):
             generator: of the draws.
 
         Returns:
-            (n,), in nats; :func:`estimate` also tells how far to trust it.
+            (n,), in nats; `estimate` also tells how far to trust it.
         """
         return estimate(self, x, samples, generator=generator).log_p
 

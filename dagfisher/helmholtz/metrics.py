@@ -14,6 +14,7 @@ from .._files import replacing
 from ..errors import SettingError
 
 METRICS = "metrics.csv"
+_MAY_BE_NONE = ("valid_standard_error", "test_standard_error", "kl", "l1", "l2", "entropy")
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,10 @@ class Row:
     train_log_likelihood: float
     """From the S samples of each step since the row before, while the machine was learning."""
     valid_log_likelihood: float
-    valid_standard_error: float
+    valid_standard_error: float | None
+    """None if there is one example."""
     test_log_likelihood: float
-    test_standard_error: float
+    test_standard_error: float | None
     effective_samples: float
     """The mean over the test examples, out of eval_samples."""
     kl: float | None = None
@@ -61,7 +63,7 @@ def read_rows(folder: Path) -> list[Row]:
     if not path.exists():
         return []
     kinds: dict[str, Callable[[str], Any]] = {"data": str, "steps": int}
-    kinds.update(dict.fromkeys(("kl", "l1", "l2", "entropy"), lambda text: float(text) if text else None))
+    kinds.update(dict.fromkeys(_MAY_BE_NONE, lambda text: float(text) if text else None))
     try:
         with open(path, encoding="utf-8", newline="") as file:
             return [Row(**{k: kinds.get(k, float)(v) for k, v in line.items()}) for line in csv.DictReader(file)]

@@ -127,7 +127,7 @@ def sleep_terms(
         observe_dreams: feed the Fisher of p with the dreams.
 
     Returns:
-        The dreams: the states of each layer from the data to the top, (dreams, units).
+        The dreams as the states of each layer from the data to the top, (dreams, units).
     """
     path, predictors = dream(machine, dreams, generator)
     if observe_dreams:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
+import functools
+import math
 import pickle
 import time
 from collections.abc import Callable
@@ -20,16 +21,20 @@ import torch
 from torch import Tensor
 
 from .._files import replacing
-from ..datasets import Dataset, Split
+from ..datasets import Dataset, Description, Split
 from ..errors import CheckpointError, DagFisherError, NonFiniteError, SettingError, ShapeError
 from ..plots import Panel
 from .evaluate import Estimate, estimate
+from .folders import CONFIG, holds_run, is_part, read_config, read_settings, write_config
 from .machine import HelmholtzMachine
 from .metrics import METRICS, Row, write_rows
 from .pictures import display, draw_run, run_panels
 from .settings import Settings
+from .untrained import EXAMPLES, Untrained
 
-CONFIG, CHECKPOINT = "config.json", "checkpoint.pt"
+__all__ = ["CHECKPOINT", "CONFIG", "Run", "Stopped", "holds_run", "read_settings"]
+
+CHECKPOINT = "checkpoint.pt"
 _MAY_CHANGE = ("epochs", "checkpoint_every")
 
 
@@ -42,16 +47,21 @@ class Run:
 
     A run is made by `create` and trained by `train`, and can be stopped or killed at any moment. After that, `resume`
     gives it back to be trained further, and `open` to be looked at. `estimate` and `draw` work at any time.
+
+    A run that is opened knows the label, the shape and the sizes of its data from its ``config.json``; the data
+    themselves are loaded when they are first asked for.
     """
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: Path, settings: Settings, description: Description | None = None) -> None:
         self.folder = folder
         self.settings = settings
-        self.data: Dataset = settings.load_data()
-        self.trainer = settings.build(self.data)
+        self._expected = description
+        self.description = description or self.data.description
+        self.trainer = settings.build(self.description)
         self.rows: list[Row] = []
         self.seconds = 0.0
-        self.batches = self.data.batch_count(settings.batch_size)
+        self.batches = -(-self.description.sizes[0] // settings.batch_size)
+        self.untrained: Untrained | None = None
         self._total = torch.zeros((), dtype=torch.float64, device=settings.device)
         self._count = 0
         self._saved = time.monotonic()
@@ -67,10 +77,14 @@ class Run:
         folder = Path(folder)
         if holds_run(folder):
             raise SettingError(f"{folder} already holds a run; resume it, or give another folder.")
-        if folder.exists() and (not folder.is_dir() or any(not _is_part(path) for path in folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or any(not is_part(path) for path in folder.iterdir())):
             raise SettingError(f"{folder} exists and is not an empty folder; give another one.")
         run = cls(folder, settings)
-        run._write_config()
+        try:
+            write_config(folder, settings, run.description)
+        except OSError:
+            run._withdraw()
+            raise
         return run
 
     @classmethod
@@ -82,14 +96,14 @@ class Run:
             given: settings; ``epochs`` and ``checkpoint_every`` may be new, the others only as they are.
         """
         folder = Path(folder)
-        saved = read_settings(folder)
+        saved, description = read_config(folder)
         for name in saved.differences(given):
             if name not in _MAY_CHANGE:
                 raise SettingError(
                     f"{folder} was started with {name} {saved.as_dict()[name]!r}; a resumed run keeps its settings "
                     f"(only {' and '.join(_MAY_CHANGE)} may change)."
                 )
-        run = cls(folder, Settings.resolve(**{**saved.as_dict(), **given}))
+        run = cls(folder, Settings.resolve(**{**saved.as_dict(), **given}), description)
         run._load()
         if run.steps > run.settings.epochs * run.batches:
             raise SettingError(
@@ -106,11 +120,20 @@ class Run:
             given: settings, as for `open`.
         """
         run = cls.open(folder, **given)
-        for part in filter(_is_part, run.folder.iterdir()):
+        for part in filter(is_part, run.folder.iterdir()):
             part.unlink(missing_ok=True)
-        run._write_config()
+        write_config(run.folder, run.settings, run.data.description)
         write_rows(run.folder, run.rows)
         return run
+
+    @functools.cached_property
+    def data(self) -> Dataset:
+        """The dataset, on the device; loaded when it is first asked for."""
+        data = self.settings.load_data()
+        if self._expected not in (None, data.description):
+            was, now = (f"{d.label}, {d.shape[0]}×{d.shape[1]}, {d.sizes}" for d in (self._expected, data.description))
+            raise SettingError(f"{self.folder} was trained on other data: {was}; {self.settings.data} is now {now}.")
+        return data
 
     @property
     def machine(self) -> HelmholtzMachine:
@@ -147,6 +170,10 @@ class Run:
         """
         torch.set_num_threads(self.settings.threads)
         self._saved = time.monotonic()
+        if self.trainer.steps == 0 and self.untrained is None:
+            x = self.data.evaluation("valid")[: min(EXAMPLES, self.settings.eval_examples)]
+            samples, generator = self.settings.eval_samples, self.settings.stream("untrained")
+            self.untrained = Untrained(estimate(self.machine, x, samples, generator=generator).log_p)
         began = time.perf_counter()
 
         def after_step(value: Tensor) -> None:
@@ -175,7 +202,7 @@ class Run:
             self.trainer.fit(self.data, self.settings.epochs, batch_size=self.settings.batch_size, on_step=after_step)
         except Stopped:
             return self.finished
-        except DagFisherError:
+        except (DagFisherError, OSError):
             self._withdraw()
             raise
         self.save()
@@ -231,6 +258,7 @@ class Run:
             "rows": [dataclasses.asdict(row) for row in self.rows],
             "total": self._total,
             "count": self._count,
+            "untrained": None if self.untrained is None else self.untrained.state_dict(),
         }
         with replacing(self.folder / CHECKPOINT) as file:
             torch.save(state, file)
@@ -248,6 +276,7 @@ class Run:
             self.rows = [Row(**row) for row in state["rows"]]
             self._total = state["total"].to(self.settings.device)
             self._count = int(state["count"])
+            self.untrained = Untrained.from_state(state.get("untrained"))
         except CheckpointError as error:
             raise CheckpointError(f"{path}: {error}") from None
         except (OSError, EOFError, RuntimeError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
@@ -263,10 +292,10 @@ class Run:
 
     def _withdraw(self) -> None:
         """Remove the files of a run that failed before its first checkpoint, so that the folder can be used again."""
-        if not (self.folder / CHECKPOINT).exists():
-            for name in (CONFIG, METRICS):
-                (self.folder / name).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if not (self.folder / CHECKPOINT).exists():
+                for name in (CONFIG, METRICS):
+                    (self.folder / name).unlink(missing_ok=True)
                 self.folder.rmdir()
 
     def _pauses(self) -> bool:
@@ -286,21 +315,24 @@ class Run:
         self._settle()
         self._require_finite()
         valid, test = self.estimate("valid"), self.estimate("test")
+        train = float(self._total) / self._count
         row = Row(
             data=self.data.label,
             epoch=self.steps / self.batches,
             steps=self.steps,
             seconds=self.seconds,
-            train_log_likelihood=float(self._total) / self._count,
+            train_log_likelihood=train,
             valid_log_likelihood=valid.mean,
-            valid_standard_error=valid.standard_error,
+            valid_standard_error=_known(valid.standard_error),
             test_log_likelihood=test.mean,
-            test_standard_error=test.standard_error,
+            test_standard_error=_known(test.standard_error),
             effective_samples=float(test.effective_samples.mean()),
             kl=self.exact_kl(),
             **self.trainer.regulariser_values(),
         )
         self.rows.append(row)
+        if self.untrained is not None:
+            self.untrained.judge(valid.log_p, train)
         self._total.zero_()
         self._count = 0
         self.save()
@@ -312,30 +344,6 @@ class Run:
         if self.settings.device.startswith("cuda"):
             torch.cuda.synchronize()
 
-    def _write_config(self) -> None:
-        text = json.dumps({"label": self.data.label, **self.settings.as_dict()}, indent=2)
-        with replacing(self.folder / CONFIG) as file:
-            file.write(text.encode() + b"\n")
 
-
-def _is_part(path: Path) -> bool:
-    """Whether a file was being written when its process was killed."""
-    return path.name.startswith(".") and path.name.endswith(".part")
-
-
-def holds_run(folder: Path) -> bool:
-    """Whether a run was started in this folder."""
-    return (folder / CONFIG).is_file()
-
-
-def read_settings(folder: Path) -> Settings:
-    """The settings of the run in a folder."""
-    path = folder / CONFIG
-    if not path.is_file():
-        raise SettingError(f"{folder} holds no run (it has no {CONFIG}).")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        values.pop("label", None)
-        return Settings.resolve(**values)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise SettingError(f"{path} cannot be used: {error}") from None
+def _known(error: float) -> float | None:
+    return None if math.isnan(error) else error

@@ -59,8 +59,22 @@ def _adam(name: str, given: Any) -> tuple[float, ...] | None:
 
 def _data(name: str, given: Any) -> str:
     if not isinstance(given, str) or not given:
-        raise SettingError(f"{name} must be the name of a dataset or the path of a file, not {given!r}.")
-    return given if given in datasets.NAMES else str(Path(given).expanduser().absolute())
+        raise SettingError(f"{name} must be the name of a dataset or the path of images, not {given!r}.")
+    if given in datasets.NAMES:
+        return given
+    path = Path(given).expanduser()
+    if given == path.name and not path.suffix:  # a word, rather a misspelt name than a path
+        datasets.find(given)
+    return str(path.absolute())
+
+
+def _tile(name: str, given: Any) -> tuple[int, ...]:
+    sides: tuple[int, ...] = listed(number(1, whole=True))(
+        name, given.replace("x", ",") if isinstance(given, str) else given
+    )
+    if len(sides) != 2:
+        raise SettingError(f"{name} must be rows and columns, for example 28x28, not {given!r}.")
+    return sides
 
 
 def _algorithm(name: str, given: Any) -> str:
@@ -108,7 +122,9 @@ class Settings:
     The settings of `NATURAL_ONLY` are None for plain algorithms; a ``damping`` of None is adapted.
     """
 
-    data: str = setting("mini-mnist", _data, "a name that `dagfisher data` lists, or the path of an IDX or .npy file")
+    data: str = setting("mini-mnist", _data, "a name that `dagfisher data` lists, or the path of images of your own")
+    colour: str = setting("refuse", one_of("refuse", "grey"), "own images in colour: refuse them, or make them grey")
+    tile: tuple[int, ...] | None = setting(None, _tile, "rows x columns of each image on a sheet that is one PNG file")
     binarisation: str = setting(
         "B", one_of("B", "C", "G"), "B: binarised once; C: drawn anew at each step; G: grey values, Gaussian pixels"
     )
@@ -186,6 +202,7 @@ class Settings:
         fitting.update(_natural_defaults(algorithm, values))
         values.update({name: value for name, value in fitting.items() if values[name] is None})
         if values["layers"] is None:
+            datasets.find(values["data"])
             raise SettingError(f"{values['data']} has no default layers; give them, for example layers 100,50,10.")
         return cls(**values)
 
@@ -205,15 +222,16 @@ class Settings:
 
     def load_data(self) -> datasets.Dataset:
         """The dataset, on the device."""
-        return datasets.load(self.data, self.binarisation).to(self.device)
+        tile = None if self.tile is None else (self.tile[0], self.tile[1])
+        return datasets.load(self.data, self.binarisation, colour=self.colour, tile=tile).to(self.device)
 
     def stream(self, purpose: str, device: str | None = None) -> torch.Generator:
         """A generator whose numbers depend on the seed and on what they are for, and disturb no others."""
         digest = hashlib.sha256(f"{purpose} {self.seed}".encode()).digest()
         return torch.Generator(device or self.device).manual_seed(int.from_bytes(digest[:4], "big"))
 
-    def build(self, data: datasets.Dataset) -> Trainer:
-        """A trainer with a new machine whose parameters depend on the seed alone."""
+    def build(self, data: datasets.Dataset | datasets.Description) -> Trainer:
+        """A trainer with a new machine for such data, whose parameters depend on the seed alone."""
         pixels = "gaussian" if self.binarisation == "G" else "bernoulli"
         families = [pixels, *["bernoulli"] * len(self.layers)]
         machine = HelmholtzMachine([data.pixels, *self.layers], states=STATES[self.states], families=families)

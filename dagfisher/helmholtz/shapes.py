@@ -78,7 +78,7 @@ def _hidden(i: int, generative: StochasticLayer, recognition: StochasticLayer, b
             f"of its input open; use a transposed convolution."
         )
     if len(below) != len(module.kernel_size) + 1:
-        raise ShapeError(f"generative layer {i} makes images, but the units below it stand as {_words(below)}.")
+        raise ShapeError(f"generative layer {i} makes images, but the units below it have the shape {_words(below)}.")
     space = []
     for axis, size in enumerate(below[1:]):
         reach = module.dilation[axis] * (module.kernel_size[axis] - 1) + module.output_padding[axis] + 1
@@ -107,13 +107,13 @@ def _output(name: str, layer: Any, parents: Shape) -> Shape:
     if len(parents) != len(module.kernel_size) + 1 or parents[0] != module.in_channels:
         raise ShapeError(
             f"{name} takes {module.in_channels} channels and {len(module.kernel_size)} spatial dimensions, "
-            f"but its parents stand as {_words(parents)}."
+            f"but its parents have the shape {_words(parents)}."
         )
     try:
         with torch.no_grad():
             made = _shape_only(layer, parents)
     except RuntimeError as error:
-        raise ShapeError(f"{name} cannot take parents that stand as {_words(parents)}: {error}") from None
+        raise ShapeError(f"{name} cannot take parents of the shape {_words(parents)}: {error}") from None
     return (layer.family.split(made[1])[0], *made[2:])
 
 

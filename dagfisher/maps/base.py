@@ -22,7 +22,7 @@ class Map:
     """
 
     def parameters(self, module: Any) -> tuple[Tensor | None, Tensor | None]:
-        """Weight and bias of the module, None where it has none."""
+        """Weight and bias of the module, None where it has none; they must be parameters of the module itself."""
         return module.weight, module.bias
 
     def units(self, module: Any) -> int:
@@ -63,8 +63,23 @@ class Map:
         """
         raise NotImplementedError
 
+    def offset(self, module: Any, parents: Any, shape: torch.Size) -> Tensor | None:
+        """What the predictors have that no parameter of this map moves, (n × units) or (units); None: nothing.
+
+        For example the part of a frozen weight beside a low-rank adapter.
+        """
+        return None
+
     def predictors(self, module: Any, output: Tensor) -> Tensor:
-        """The output as (n × units), its rows in the order of `rows`."""
+        """The output as one row of units for each row of parents.
+
+        Args:
+            module: the declared module.
+            output: of its forward pass.
+
+        Returns:
+            (n × units), in the order of `rows`.
+        """
         raise NotImplementedError
 
     def unit_axis(self, module: Any) -> int:
@@ -72,11 +87,19 @@ class Map:
         return -1
 
     def unit_major(self, module: Any, weight: Tensor) -> Tensor:
-        """A tensor shaped like the weight, with the units on its first axis and the parents of a row on the others."""
+        """The weight, or a gradient of it, with the units on its first axis and the parents of a row on the others.
+
+        Args:
+            module: the declared module.
+            weight: shaped like the module's weight.
+
+        Returns:
+            (units × …); flattened from the second axis on, its rows multiply the `rows`.
+        """
         return weight
 
     def weight_major(self, module: Any, unit_major: Tensor) -> Tensor:
-        """The inverse of `unit_major`."""
+        """The inverse of `unit_major`: (units × …) in the shape of the module's weight."""
         return unit_major
 
 
@@ -96,7 +119,11 @@ def register_map(module_type: type[nn.Module], how: Map) -> None:
 
 
 def map_of(module: nn.Module) -> Map:
-    """The map of a module, by its type."""
+    """The map of a module: that of its type, or of the nearest type that it derives from.
+
+    Raises:
+        DeclarationError: no such type is registered.
+    """
     for kind in type(module).__mro__:
         if kind in _MAPS:
             return _MAPS[kind]
@@ -108,7 +135,15 @@ def map_of(module: nn.Module) -> Map:
 
 
 def to_matrix(weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Gradients of weight and bias as one (units × parents) matrix; None is a part that is not trained."""
+    """Gradients of weight and bias as one matrix.
+
+    Args:
+        weight: (units × …), or None if it is not trained.
+        bias: (units), or None if it is not trained.
+
+    Returns:
+        (units × d), in each row the weights of a unit's parents, and its bias last.
+    """
     parts = []
     if weight is not None:
         parts.append(weight.reshape(weight.shape[0], -1))
@@ -118,7 +153,16 @@ def to_matrix(weight: Tensor | None, bias: Tensor | None) -> Tensor:
 
 
 def from_matrix(matrix: Tensor, weight: Tensor | None, bias: Tensor | None) -> list[Tensor]:
-    """The inverse of `to_matrix`: views shaped like the trained ones of weight and bias, in that order."""
+    """The inverse of `to_matrix`.
+
+    Args:
+        matrix: (units × d).
+        weight: a tensor of the shape that the weight's part is to have, or None if it is not trained.
+        bias: the same for the bias.
+
+    Returns:
+        Views of the matrix, shaped like the trained ones of weight and bias, in that order.
+    """
     views = []
     if weight is not None:
         columns = matrix if bias is None else matrix[:, :-1]

@@ -22,7 +22,7 @@ Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
 
 def windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:
-    """(B, C, *space) as (B, *positions, C, *kernel): a view of the window of every position."""
+    """The window of every position: (B, C, space …) as a view (B, positions …, C, kernel …)."""
     space = len(kernel)
     for axis in range(space):
         reach = dilation[axis] * (kernel[axis] - 1) + 1
@@ -44,13 +44,13 @@ def _margins(module: Convolution) -> list[int]:
 
 
 def convolution_patches(module: Convolution, x: Tensor) -> Tensor:
-    """(B, *positions, C, *kernel) of the padded input of an ordinary convolution."""
+    """The parents of each output position of an ordinary convolution, (B, positions …, C, kernel …)."""
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
     return windows(F.pad(x, _margins(module), mode=mode), module.kernel_size, module.stride, module.dilation)
 
 
 def transposed_patches(module: Transposed, x: Tensor, output: Sequence[int]) -> Tensor:
-    """(B, *positions, C, *kernel): for each output position the parents that reach it, zeros elsewhere.
+    """For each output position the parents that reach it, zeros elsewhere, (B, positions …, C, kernel …).
 
     There are stride − 1 zeros between the inputs, and the kernel runs backwards over them. So it runs forwards over
     them when they are reversed, and the positions come from the last to the first.
@@ -85,7 +85,13 @@ class _PatchMap(Map):
         return int(module.in_channels * math.prod(module.kernel_size))
 
     def patches(self, module: Any, x: Tensor, positions: torch.Size) -> Tensor:
-        """(B, *positions, C, *kernel)."""
+        """The parents of each output position, (B, positions …, C, kernel …).
+
+        Args:
+            module: the declared module.
+            x: its input, (B, C, space …).
+            positions: the spatial shape of its output.
+        """
         raise NotImplementedError
 
     def rows(self, module: Any, parents: Any, shape: torch.Size) -> Tensor:
@@ -112,7 +118,7 @@ class ConvolutionMap(_PatchMap):
 
 
 class TransposedMap(_PatchMap):
-    """`nn.ConvTranspose1d`, `2d`, `3d`: the same, with the parents that reach each output position."""
+    """`nn.ConvTranspose1d`, `2d`, `3d`: the row of an output position has the parents that reach it."""
 
     def patches(self, module: Any, x: Tensor, positions: torch.Size) -> Tensor:
         return transposed_patches(module, x, positions)

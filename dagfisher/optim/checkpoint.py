@@ -1,29 +1,110 @@
-"""What a saved optimizer must hold before an optimizer continues from it."""
+"""What a saved optimizer holds, and what it must hold before an optimizer continues from it.
+
+The state of the layers is in a state dict twice, with the same tensors, which a file keeps once. Under ``"dagfisher"``
+stand the steps taken and the states of all layers. Each parameter's own entry in ``"state"`` holds ``(steps, layer)``,
+where `layer` is the state of the layer that the parameter carries, or None: `torch.distributed.checkpoint` knows
+only ``"state"`` and ``"param_groups"``. It is a tuple, since that is what `torch.distributed.checkpoint` saves as a
+whole: the shapes in it depend on the batches, and an optimizer that is yet to be loaded cannot know them.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ..errors import CheckpointError
-from .settings import validate
+from .settings import plain, validate
 
+OWN = "dagfisher"
+"""The key of what torch knows nothing about."""
 _MOMENTS = ({"momentum_buffer"}, {"step", "exp_avg", "exp_avg_sq"})
 """What an acceleration keeps of a parameter."""
 
 
-def read(state_dict: Any) -> tuple[int, list[Any], list[dict[str, Any]]]:
-    """The steps taken, the states of the layers, and the param groups of a `state_dict`."""
+class Saved(NamedTuple):
+    """A state dict, read."""
+
+    step: int
+    layers: list[Any] | None
+    """The states of the layers in their order; None if they are to be found in `carried`."""
+    carried: dict[Any, Any]
+    """The states of layers by the parameters that carry them."""
+    moments: dict[Any, Any]
+    """What is left of the states of the parameters."""
+    groups: list[dict[str, Any]]
+
+
+def add_own_part(state: dict[str, Any], step: int, layers: list[Any], carriers: Sequence[int]) -> None:
+    """Put the states of the layers into a state dict of torch, and leave out what cannot be saved.
+
+    Args:
+        state: the state dict, changed in place.
+        step: the steps taken.
+        layers: the state of each layer.
+        carriers: for each layer, the place among all parameters of the one that carries it.
+    """
+    for group in state["param_groups"]:
+        for key, value in list(group.items()):
+            if callable(value):
+                del group[key]
+            elif not isinstance(value, Tensor):
+                group[key] = type(value)(map(plain, value)) if isinstance(value, (tuple, list)) else plain(value)
+    saved = [index for group in state["param_groups"] for index in group["params"]]
+    carried = {saved[place]: layer for place, layer in zip(carriers, layers, strict=True)}
+    own = {index: {**state["state"].pop(index, {}), OWN: (step, carried.get(index))} for index in saved}
+    state["state"] = {**own, **state["state"]}
+    state[OWN] = {"step": step, "layers": layers}
+
+
+def read(state_dict: Any) -> Saved:
+    """The parts of a state dict."""
     try:
-        own, groups = state_dict["dagfisher"], [dict(group) for group in state_dict["param_groups"]]
-        step, layers = int(own["step"]), list(own["layers"])
+        groups, entries = [dict(group) for group in state_dict["param_groups"]], state_dict.get("state")
+        if not isinstance(entries, Mapping):
+            raise CheckpointError(
+                f"the checkpoint does not fit this optimizer: its state is a {type(entries).__name__}."
+            )
+        carried, moments, steps = {}, {}, set()
+        for index, entry in entries.items():
+            moments[index] = {k: v for k, v in entry.items() if k != OWN}
+            if OWN in entry:
+                taken, carried[index] = entry[OWN]
+                steps.add(int(taken))
+        own = state_dict.get(OWN)
+        layers = None if own is None else list(own["layers"])
+        step = min(steps) if own is None else int(own["step"])
+    except CheckpointError:
+        raise
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         raise CheckpointError("this is not a state_dict of DAGNaturalGradient.") from None
-    if step < 0:
-        raise CheckpointError(f"the checkpoint is damaged: it was saved after {step} steps.")
-    return step, layers, groups
+    if step < 0 or (own is None and len(steps) > 1):
+        taken = " and ".join(map(str, sorted(steps))) if own is None else step
+        raise CheckpointError(f"the checkpoint is damaged: it was saved after {taken} steps.")
+    return Saved(step, layers, carried, moments, groups)
+
+
+def states_of_layers(saved: Saved, layers: Sequence[Any], parameters: list[Tensor]) -> list[Any]:
+    """The saved state of each layer of an optimizer with these parameters."""
+    found = saved.layers
+    if found is None:
+        indices = (index for group in saved.groups for index in group["params"])
+        held = {id(p): saved.carried.get(index) for index, p in zip(indices, parameters, strict=False)}
+        found = []
+        for layer in layers:
+            own = [held[id(p)] for p in layer.parameters if held.get(id(p)) is not None]
+            if own or not any(p.requires_grad for p in layer.parameters):
+                # torch.distributed.checkpoint leaves out parameters that are frozen.
+                found.append(own[0] if own else {"refreshed": None, "solvers": None})
+    count = len(found) if saved.layers is not None else sum(state is not None for state in saved.carried.values())
+    if len(found) != len(layers) or count > len(layers):
+        raise CheckpointError(
+            f"the checkpoint has {count} declared layers and this optimizer {len(layers)}; declare the same layers "
+            f"before loading."
+        )
+    return found
 
 
 def require_fitting(

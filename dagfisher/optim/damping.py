@@ -15,13 +15,14 @@ from .distributed import mean_over_processes
 from .trust import Natural
 
 Losses = Callable[[], Tensor | float | Sequence[Tensor | float]]
+"""A function that gives the loss of a minibatch, or one loss for each param group."""
 
 TARGET = 0.6
-"""The second-order change of the loss that is to be found, over the predicted one."""
+"""The curvature of the loss that is to be found, over the predicted one."""
 MOST = 2.0
-"""The factor, or its inverse, by which one adaption changes the damping at most."""
+"""One adaptation multiplies or divides the damping by at most this."""
 LEAST, LARGEST = 1e-4, 1e4
-"""Between these the damping stays."""
+"""The bounds of an adapted damping."""
 PROBE = 0.01
 """Half of Δᵀ(αI + F)Δ, in nats, of the probing step Δ: like that of a training step, and far above rounding."""
 
@@ -38,6 +39,11 @@ def curvature_ratios(
     The loss is read a short way to either side, so that its slope, and with it the noise of the gradient, cancels:
     (L(θ + Δ) + L(θ − Δ) − 2L(θ)) / Δᵀ(αI + F)Δ. NaN for a group whose natural gradient is zero.
     """
+    if not callable(losses):
+        raise SettingError(
+            f"adapt_damping needs a function that gives the loss at the parameters as they are then, not a "
+            f"{type(losses).__name__}: adapt_damping(lambda: loss_of(model, batch))."
+        )
     moves: dict[Tensor, Tensor] = {}
     predicted = [0.0] * len(groups)
     for i, group in enumerate(groups):

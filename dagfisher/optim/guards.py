@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ..capture import compute_dtype
 from ..errors import GradientError, NonFiniteError
+from ..parameter import ParameterDeclaration
 from .layer import TrainedLayer
 
 
@@ -17,31 +19,102 @@ def require_dense(groups: list[dict[str, Any]], names: dict[int, str]) -> None:
     """Raise on a gradient that is sparse or complex."""
     for group in groups:
         for index, p in enumerate(group["params"]):
-            if p.grad is not None and (p.grad.layout != torch.strided or p.grad.is_complex()):
-                kind = "complex" if p.grad.is_complex() else "sparse"
-                raise GradientError(
-                    f"parameter {names.get(id(p), index)} has a {kind} gradient, which cannot be applied here; "
-                    f"build its module with sparse=False, or give it to an optimizer of torch.optim."
-                )
+            if p.grad is None or (p.grad.layout == torch.strided and not p.grad.is_complex()):
+                continue
+            kind, remedy = ("sparse", "build its module with sparse=False")
+            if p.grad.is_complex():
+                kind, remedy = ("complex", "keep real and imaginary part as a real parameter (torch.view_as_complex)")
+            raise GradientError(
+                f"parameter {names.get(id(p), index)} has a {kind} gradient, which cannot be applied here; "
+                f"{remedy}, or give it to an optimizer of torch.optim."
+            )
 
 
 def blame(
     vectors: dict[Tensor, Tensor], groups: list[dict[str, Any]], layers: list[TrainedLayer], names: dict[int, str]
 ) -> str:
-    """Which layer or parameter has a gradient that is not finite, or, if all are, a vector made of them."""
+    """Where an infinity or a NaN began: in what was captured, in a gradient, or in a vector made of finite ones."""
     gradients = {p: p.grad for p in vectors if p.grad is not None}
-    for what, suspects in (("gradient", gradients), ("natural gradient", vectors)):
-        for group in groups:
-            for index, p in enumerate(group["params"]):
-                if p not in suspects or bool(suspects[p].isfinite().all()):
-                    continue
-                layer = next((la for la in layers if any(q is p for q in la.parameters)), None)
-                place = f"layer {layer.name}" if layer else f"parameter {names.get(id(p), index)}"
-                return (
-                    f"{place}: its {what} holds an infinity or a NaN; no parameter has moved. Look at the data, "
-                    f"lower the learning rate, or raise the damping."
-                )
-    return "the gradients are finite, but their sum overflows; no parameter has moved. Look at the scale of the loss."
+    return (
+        origin(groups, layers, names)
+        or _first_bad(gradients, "gradient", _LOSS, groups, layers, names)
+        or _first_bad(vectors, "natural gradient", _DAMPING, groups, layers, names)
+        or "the gradients are finite, but their sum overflows; no parameter has moved. Look at the scale of the loss."
+    )
+
+
+@contextmanager
+def blaming(groups: list[dict[str, Any]], layers: list[TrainedLayer], names: dict[int, str]) -> Iterator[None]:
+    """A statistic that is not finite is blamed on the layer where that began."""
+    try:
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(origin(groups, layers, names) or str(error)) from None
+
+
+def origin(groups: list[dict[str, Any]], layers: list[TrainedLayer], names: dict[int, str]) -> str | None:
+    """A sentence on the first layer of the forward pass with a parameter or a captured pass that is not finite."""
+    for layer in in_forward_order(layers):
+        if not layer.recorder.passes and all(p.grad is None for p in layer.parameters):
+            continue  # it has no part in this step
+        if not _finite([p.parents for p in layer.recorder.passes]):
+            others = {id(p) for each in layers for p in each.declaration.parameters}
+            for p, name in _named(groups, names):
+                if id(p) not in others and not _finite([p]):
+                    return f"parameter {name} itself holds {_RUINED}"
+            return (
+                f"layer {layer.name}: its captured parents hold an infinity or a NaN, and no layer before it does; no "
+                f"parameter has moved. Look at the data, and at what is done to them before this layer."
+            )
+        for kind, parameter in zip(("weight", "bias"), layer.declaration.parameters, strict=True):
+            if not _finite([parameter]):
+                whose = "" if isinstance(layer.declaration, ParameterDeclaration) else f": its {kind}"
+                return f"layer {layer.name}{whose} itself holds {_RUINED}"
+        if not _finite([t for p in layer.recorder.passes for t in p.tensors()]):
+            return (
+                f"layer {layer.name}: its predictors hold an infinity or a NaN, and its parents do not; no parameter "
+                f"has moved. Look at the data, at the learning rate, and at predictors too large for an exponential."
+            )
+    return None
+
+
+_LOSS = "Look at the loss and the data, or lower the learning rate"
+_DAMPING = "Look at the data, lower the learning rate, or raise the damping"
+_RUINED = (
+    "an infinity or a NaN, from before this step; no parameter has moved now. Go back to a checkpoint whose "
+    "parameters are finite. Look at the data and at the learning rate."
+)
+
+
+def in_forward_order(layers: list[TrainedLayer]) -> list[TrainedLayer]:
+    """The layers as they ran since the last step, or before the last refresh; those that never did come first."""
+    return sorted(layers, key=lambda layer: layer.order)
+
+
+def _first_bad(
+    suspects: dict[Tensor, Tensor],
+    what: str,
+    remedy: str,
+    groups: list[dict[str, Any]],
+    layers: list[TrainedLayer],
+    names: dict[int, str],
+) -> str | None:
+    """A sentence on the layer nearest to the loss that has such a vector which is not finite, or on a parameter."""
+    places = [(f"layer {layer.name}", layer.parameters) for layer in reversed(in_forward_order(layers))]
+    places += [(f"parameter {name}", [p]) for p, name in _named(groups, names)]
+    for place, parameters in places:
+        if not _finite([suspects.get(p) for p in parameters]):
+            return f"{place}: its {what} holds an infinity or a NaN; no parameter has moved. {remedy}."
+    return None
+
+
+def _named(groups: list[dict[str, Any]], names: dict[int, str]) -> list[tuple[Tensor, str]]:
+    """Every parameter, with its name or its number in its group."""
+    return [(p, names.get(id(p), str(i))) for group in groups for i, p in enumerate(group["params"])]
+
+
+def _finite(tensors: Iterable[Tensor | None]) -> bool:
+    return all(t is None or bool(t.isfinite().all()) for t in tensors)
 
 
 class FiniteGuard:

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..capture import Recorder, compute_dtype
+from ..capture import Recorder, compute_dtype, leave_graphs
+from ..capture.agreement import another_map
 from ..declaration import Declaration, require_own_parameters
 from ..errors import (
     CheckpointError,
@@ -20,9 +21,22 @@ from ..errors import (
     SettingError,
     ShapeError,
 )
-from ..fisher import Grams, LayerFisher, Rows, Window, compact, damped_blocks, joined, normalised, statistics_of
+from ..fisher import (
+    Columns,
+    Grams,
+    LayerFisher,
+    Rows,
+    Window,
+    compact,
+    damped_blocks,
+    joined,
+    normalised,
+    statistics_of,
+)
+from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
 from ..maps import from_matrix, to_matrix
+from ..parameter import ParameterDeclaration, ParameterRecorder
 from ..solvers import SOLVERS
 from .distributed import share_rows
 
@@ -39,12 +53,14 @@ class TrainedLayer:
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
-        self.recorder = Recorder()
+        self._parameter = declaration if isinstance(declaration, ParameterDeclaration) else None
+        self.recorder = Recorder() if self._parameter is None else ParameterRecorder(self._parameter)
         self.fisher: LayerFisher | None = None
         self.refreshed: int | None = None
         self._layout: list[Any] | None = None
         self.window = Window()
         self._latest: list[Rows | Grams] = []
+        self._order = -1
 
     def bind(self, group_of: dict[int, dict[str, Any]], names: dict[int, str]) -> None:
         """Note which of weight and bias are trained here, and in which groups."""
@@ -54,8 +70,10 @@ class TrainedLayer:
         self.groups = [group_of[id(p)] for p in self.parameters]
         self.group = self.groups[0]
         self._sizes = self.declaration.sizes
+        self.recorder.held = (self._weight, self._bias)
         for p in self.parameters:
-            owner = names.get(id(p), "").rpartition(".")[0]
+            name = names.get(id(p), "")
+            owner = name.rpartition(".")[0] if self._parameter is None else name
             if owner:
                 self.declaration.learn_name(owner)
 
@@ -65,17 +83,27 @@ class TrainedLayer:
         return self.declaration.family.weights_from == "backward"
 
     def arm(self, wanted: bool, step: int, process_group: dist.ProcessGroup | None, follows: bool) -> None:
-        """Let forward passes be captured, or not, until the next step; `follows`: for deterministic layers too."""
+        """Let forward passes be captured, or not, until the next step.
+
+        Args:
+            wanted: whether the coming step refreshes.
+            step: its number.
+            process_group: of the processes whose rows are joined.
+            follows: whether the model has deterministic layers, which need the place of each output in the graph.
+        """
         self.recorder.begin(step)
         self.recorder.armed = wanted
         self.recorder.follows = follows
+        self.recorder.watches = wanted and self.refreshed is None
+        self.recorder.counts = self.group["loss_reduction"] == "sum"
         # Other processes may have fewer rows, and keep them.
         solver = SOLVERS.get(self.group["solver"])
         needs_rows = process_group is not None or (solver is not None and solver.needs_rows)
         self.recorder.compact = partial(compact, self.declaration, step, needs_rows)
 
     def listen(self) -> None:
-        """Become the one that the layer's forward passes feed."""
+        """Let the layer's forward passes feed the recorder of this optimizer, and no other."""
+        leave_graphs()
         self.declaration.recorder = self.recorder
 
     @property
@@ -87,6 +115,11 @@ class TrainedLayer:
     def name(self) -> str:
         """The layer's qualified name, in quotes."""
         return self.declaration.name
+
+    @property
+    def order(self) -> int:
+        """A number that grows in the order in which layers ran first since the last step, or at the last refresh."""
+        return self.recorder.passes[0].order if self.recorder.passes else self._order
 
     def _trained(self) -> tuple[Tensor | None, Tensor | None]:
         weight = self._weight if self._weight is not None and self._weight.requires_grad else None
@@ -124,7 +157,8 @@ class TrainedLayer:
     def keep(self, fisher: LayerFisher, step: int) -> None:
         """Use this Fisher until the next refresh."""
         self.fisher, self.refreshed, self._layout = fisher, step, self.layout()
-        self.window.push(self._latest, self.group["window_decay"], self.group["window"] - 1)
+        self._order = self.order
+        self.window.push(self._latest, float(self.group["window_decay"]), int(self.group["window"]) - 1)
         self._latest = []
 
     def _update_every(self, step: int) -> float:
@@ -151,6 +185,8 @@ class TrainedLayer:
         if all(g is None for g in grads):
             if grads and self.fisher is None and not self.recorder.passes:
                 how = "run only in eval() or without gradients" if self.recorder.ran else "never run"
+                if self._parameter is not None:
+                    how = "been part of no loss"
                 raise MissingStatisticsError(
                     f"layer {self.name} has {how} since this optimizer was built, and has no gradient; use it in "
                     f"the loss, freeze its parameters, or leave them out of the optimizer."
@@ -158,10 +194,39 @@ class TrainedLayer:
             return None
         dtype = self._dtype()
         parts = [None if p is None else (torch.zeros_like(p) if p.grad is None else p.grad) for p in (weight, bias)]
-        weight_part, bias_part = (None if g is None else g.to(dtype) for g in parts)
+        weight_part, bias_part = (None if g is None else g.to(dtype) / self._count() for g in parts)
+        mask = self.weight_mask()
+        if weight_part is not None and mask is not None:
+            weight_part = weight_part * mask
         if weight_part is not None:
             weight_part = self.declaration.map.unit_major(self.declaration.module, weight_part)
         return to_matrix(weight_part, bias_part)
+
+    def weight_mask(self) -> Tensor | None:
+        """The layer's mask on the device of its weight, shaped like it; None if there is none or it is not trained."""
+        if self._weight is None or self.declaration.mask is None:
+            return None
+        self.declaration.mask_matrix(self._weight.device)
+        return self.declaration.mask
+
+    def _mask(self) -> Tensor | None:
+        """The mask as the solvers take it, (units × d), a column of ones for a trained bias."""
+        weight, bias = self._trained()
+        mask = None if weight is None else self.declaration.mask_matrix(weight.device)
+        if mask is None or bias is None:
+            return mask
+        return torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+
+    def _count(self) -> int:
+        """What the gradients are divided by: the samples that the loss is a sum over, or 1."""
+        if self.group["loss_reduction"] == "mean":
+            return 1
+        if not self.recorder.samples:
+            raise MissingStatisticsError(
+                f"layer {self.name}: loss_reduction='sum' divides by the samples of the forward passes since the last "
+                f"step or zero_grad(), and there were none in training mode with gradients enabled."
+            )
+        return self.recorder.samples
 
     def _require_parameters(self) -> None:
         """Raise if the module no longer has the parameters that the optimizer holds."""
@@ -176,7 +241,7 @@ class TrainedLayer:
                 )
 
     def split(self, matrix: Tensor) -> dict[Tensor, Tensor]:
-        """The matrix as vectors of the trained parameters."""
+        """A matrix, (units × d), cut into vectors that are shaped like the trained parameters."""
         weight, bias = self._trained()
         trained = [p for p in (weight, bias) if p is not None]
         shape = None if weight is None else self.declaration.map.unit_major(self.declaration.module, weight)
@@ -210,7 +275,13 @@ class TrainedLayer:
             self._latest = normalised(found)
             found = [*self._latest, *self.window.statistics()]
         weight, bias = self._trained()
-        return list(joined(found, self._sizes).segments(self._sizes, weight=weight is not None, bias=bias is not None))
+        whole = joined(found, self._sizes)
+        off = [each.mismatch for each in passes if each.mismatch is not None]
+        try:
+            whole.require_sound(torch.stack(off).amax() if off else None)
+        except Disagreement:
+            raise another_map(self.declaration) from None
+        return list(whole.segments(self._sizes, Columns(weight is not None, bias is not None, self._mask())))
 
     def refresh(
         self, gradient: Tensor, step: int, process_group: dist.ProcessGroup | None
@@ -225,11 +296,16 @@ class TrainedLayer:
                 gradient,
                 damping=self._damping(step),
                 solver=self.group["solver"],
-                tolerance=self.group["tolerance"],
+                tolerance=float(self.group["tolerance"]),
                 update_every=int(min(self._update_every(step), 10**6)),
             )
         except DagFisherError as error:
-            raise type(error)(f"layer {self.name}: {error}") from None
+            raise self._named(error) from None
+
+    def _named(self, error: DagFisherError) -> DagFisherError:
+        """The error with the layer's name in front."""
+        text = str(error)
+        return error if text.startswith(f"layer {self.name}") else type(error)(f"layer {self.name}: {text}")
 
     def reuse(self, gradient: Tensor) -> tuple[Tensor, float]:
         """The natural gradient by the Fisher of the last refresh, and the damping in it."""
@@ -238,12 +314,18 @@ class TrainedLayer:
 
     def blocks(self, step: int, process_group: dist.ProcessGroup | None) -> Tensor:
         """The damped blocks of the coming step."""
-        if self.fisher is not None and not (self.due(step) and self.recorder.passes):
+        known = bool(self.recorder.passes) or self._parameter is not None
+        if self.fisher is not None and not (self.due(step) and known):
             return self.fisher.blocks()
+        if not known:
+            raise MissingStatisticsError(
+                f"layer {self.name} has no blocks yet: no forward pass of it was captured. Run the model in training "
+                f"mode, with gradients enabled, after the optimizer was built, and then ask for its blocks."
+            )
         try:
             segments = self._segments(step, process_group)
         except DagFisherError as error:
-            raise type(error)(f"layer {self.name}: {error}") from None
+            raise self._named(error) from None
         return damped_blocks(segments, self._damping(step))
 
     def nbytes(self) -> int:
@@ -265,7 +347,12 @@ class TrainedLayer:
         }
 
     def restored(self, state: dict[str, Any], step: int) -> Restored | None:
-        """What `state` described, on this layer's device; `step` is the number of steps taken."""
+        """The inverse Fisher that a `state` holds, on this layer's device, or None if it holds none.
+
+        Args:
+            state: of a layer like this one; anything else is a `CheckpointError`.
+            step: the number of steps that the saved optimizer had taken.
+        """
         try:
             if state["solvers"] is None:
                 return None
@@ -276,7 +363,8 @@ class TrainedLayer:
                 fields = dict(saved)
                 solvers.append(SOLVERS[fields.pop("solver")](**fields).to(device))
             refreshed, damping = int(state["refreshed"]), float(state["damping"])
-            fisher, window = LayerFisher(damping, sizes, solvers), Window()
+            coupled = self.declaration.coupled > 1
+            fisher, window = LayerFisher(damping, sizes, solvers, coupled), Window()
             window.restore(state["window"], device)
             if len(layout) != len(self.layout()) or not 0 <= refreshed < step or not 0 <= damping < math.inf:
                 raise ValueError("a number out of its range")
@@ -300,7 +388,7 @@ class TrainedLayer:
         return CheckpointError(f"layer {self.name}: its saved state is damaged ({error!r}).")
 
     def restore(self, restored: Restored | None) -> None:
-        """Continue from what a checkpoint held."""
+        """Continue from what `restored` gave."""
         state = restored if restored is not None else (None, None, None, Window())
         self.fisher, self.refreshed, self._layout, self.window = state
 
@@ -320,7 +408,7 @@ def _number(value: Any) -> float:
     """What a schedule gave; NaN, which is in no range, for what is no number."""
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         return math.nan
 
 

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..capture import sample
-from ..declaration import Declaration, find_layers
-from ..errors import CheckpointError, DagFisherError, DeclarationError, SettingError
-from .checkpoint import read, require_fitting
+from .._torch import inside_sharding_optimizer
+from ..capture import sample, weigh
+from ..declaration import Declaration, changes, find_layers
+from ..errors import DagFisherWarning, DeclarationError, SettingError
 from .damping import LEAST, TARGET, Losses, adapted, curvature_ratios, targets
-from .groups import plain_groups
-from .guards import FiniteGuard, blame, require_dense
+from .groups import readable_groups
+from .guards import blame, blaming, require_dense
 from .layer import TrainedLayer
-from .settings import DEFAULTS, NAMES, SHARED, Schedule, described, validate
+from .saving import SavedOptimizer
+from .scale import check_scale
+from .settings import DEFAULTS, NAMES, SHARED, NumberOrSchedule, described, plain, refuse, validate
 from .trust import Natural, limit
-from .updates import apply_update
+from .updates import apply_update, begin_moments, keeps_moments
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
-class DAGNaturalGradient(torch.optim.Optimizer):
+class Refused(TypedDict, total=False):
+    """Flags of torch.optim that must not be set; not in the signature, so that nobody finds and sets them there."""
+
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
+
+
+class DAGNaturalGradient(SavedOptimizer):
     """Natural gradients for the declared layers among the parameters, plain ones for the rest.
 
     One step moves unit j of a declared layer by ``−lr · (1+α)(αI + F_j)⁻¹ g_j``: g is what is in ``.grad``, α is
@@ -47,8 +60,8 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         params: Iterable[Any],
         lr: float = DEFAULTS.lr,
         *,
-        damping: Schedule = DEFAULTS.damping,
-        update_every: Schedule = DEFAULTS.update_every,
+        damping: NumberOrSchedule = DEFAULTS.damping,
+        update_every: NumberOrSchedule = DEFAULTS.update_every,
         solver: str = DEFAULTS.solver,
         momentum: float = DEFAULTS.momentum,
         nesterov: bool = DEFAULTS.nesterov,
@@ -59,32 +72,52 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         trust_region: float | None = DEFAULTS.trust_region,
         window: int = DEFAULTS.window,
         window_decay: float = DEFAULTS.window_decay,
+        loss_reduction: str = DEFAULTS.loss_reduction,
         undeclared: str = DEFAULTS.undeclared,
+        maximize: bool = DEFAULTS.maximize,
+        foreach: bool | None = DEFAULTS.foreach,
         process_group: dist.ProcessGroup | None = None,
+        **refused: Unpack[Refused],
     ) -> None:
+        for name in refused.keys() - Refused.__annotations__.keys():
+            raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {name!r}")
+        refuse(refused)
+        if inside_sharding_optimizer():
+            raise SettingError(
+                "ZeroRedundancyOptimizer cannot shard DAGNaturalGradient, since it gives the weight and the bias of a "
+                "layer, which share Fisher blocks, to different processes; build "
+                "DAGNaturalGradient(model.parameters(), process_group=...) in every process instead."
+            )
         # Schedulers that cycle momentum look for "betas" among the defaults to see which of the two there is.
         given = {name: value for name, value in locals().items() if name in NAMES and (name, value) != ("betas", None)}
-        self._process_group = process_group
-        self._names: dict[int, str] = {}
-        self._layers: list[TrainedLayer] = []
-        self._step = 0
-        self._finite = FiniteGuard()
-        self._ready = False
-        super().__init__(plain_groups(params, self._names), given)
+        self._begin(process_group)
+        super().__init__(readable_groups(params, self._names), given)
         self._ready = True
         self._bind()
+        if not self._layers:
+            warnings.warn(
+                "none of these parameters belongs to a declared layer, so that this optimizer is plain "
+                f"{self.defaults['undeclared']}; declare layers with dagfisher.declare or declare_model before you "
+                "build it.",
+                DagFisherWarning,
+                stacklevel=2,
+            )
 
     # Parameters and layers
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with settings of their own; layers among them are found as at construction."""
-        plain = plain_groups([param_group], self._names)[0]
-        super().add_param_group({"betas": self.defaults.get("betas"), **plain})
+        if self._ready:
+            self._require_layers()
+        readable = readable_groups([param_group], self._names)[0] if isinstance(param_group, dict) else param_group
+        if isinstance(readable, dict):
+            readable.setdefault("betas", self.defaults.get("betas"))
+        super().add_param_group(readable)
         try:
             validate(self.param_groups[-1])
             if self._ready:
                 self._bind()
-        except Exception:  # whatever it was, it is raised again, and the optimizer stands as before the call
+        except Exception:  # whatever it was, it is raised again, and the optimizer is as before the call
             self.param_groups.pop()
             if self._ready:
                 self._bind()
@@ -93,10 +126,9 @@ class DAGNaturalGradient(torch.optim.Optimizer):
     def _bind(self) -> None:
         """Find the declared layers of the parameters, keep those already known, and listen to them."""
         group_of = {id(p): group for group in self.param_groups for p in group["params"]}
-        parameters = [p for group in self.param_groups for p in group["params"]]
         known = {id(layer.declaration): layer for layer in self._layers}
         layers = []
-        for declaration in find_layers(parameters):
+        for declaration in find_layers(self._parameters()):
             layer = known.get(id(declaration)) or TrainedLayer(declaration)
             layer.bind(group_of, self._names)
             if any(group[key] != layer.group[key] for group in layer.groups for key in SHARED):
@@ -118,7 +150,26 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             layer.listen()
         self._layers = layers
         self._declared = declared
+        masked = [layer for layer in layers if layer.declaration.mask is not None]
+        self._masked = {id(layer.declaration.parameters[0]): layer for layer in masked}
+        self._seen = changes()
         self._arm()
+
+    def _notice_declarations(self) -> set[int]:
+        """Find layers that were declared, or undeclared, since the last look; gives the parameters of new ones."""
+        if self._seen == changes():
+            return set()
+        before = set(self._declared)
+        self._bind()
+        late = [layer for layer in self._layers if not before.intersection(map(id, layer.parameters))]
+        if late:
+            warnings.warn(
+                f"layer {', '.join(layer.name for layer in late)}: declared after the optimizer was built; it follows "
+                f"natural gradients from the next forward pass on. Declare layers first.",
+                DagFisherWarning,
+                stacklevel=3,
+            )
+        return {id(p) for layer in late for p in layer.parameters}
 
     def _arm(self) -> None:
         """Let each layer capture exactly if the coming step will refresh it."""
@@ -137,40 +188,70 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         that was skipped, by ``torch.amp.GradScaler`` or by a ``continue``, leaves nothing behind, and gradients may be
         accumulated over any number of passes. Calling ``zero_grad`` of the model instead clears gradients alone.
         """
+        self._adopt()
         super().zero_grad(set_to_none)
+        self._notice_declarations()
         for layer in self._layers:
             layer.recorder.clear_gradients()
         self._arm()
 
     def sample_fisher(self, generator: torch.Generator | None = None) -> None:
-        """For models with ``"deterministic"`` layers: call it after the forward pass and before ``backward()``.
+        """Find the Fisher weights of ``"deterministic"`` layers; call it after the forward pass, before ``backward()``.
 
         Draws outputs from the distributions that the captured passes gave, and back-propagates their scores to the
         deterministic layers, whose Fisher weights are the squares of what arrives. The gradients of the loss are not
         touched. On a step that reuses its Fisher nothing is done.
+
+        Args:
+            generator: of the draws; None: torch's own.
         """
+        self._require_layers()
         sample([(layer.declaration, layer.recorder) for layer in self._layers], generator)
+
+    def set_sample_weights(self, weights: Tensor, *, modules: Iterable[nn.Module] | None = None) -> None:
+        """Give the captured passes weights, one per sample, after they ran; call it before ``backward()``.
+
+        For weights that come out of a pass, as importance weights do. It counts for every pass since the last step or
+        ``zero_grad()`` that was given no weights yet; the others keep theirs.
+
+        Args:
+            weights: as :func:`dagfisher.sample_weights` takes them.
+            modules: only the passes of the declared layers in these modules; by default of all layers. On a step that
+                reuses its Fisher there are no passes, and nothing happens.
+        """
+        wanted = None if modules is None else {id(m) for module in modules for m in module.modules()}
+        for layer in self._layers:
+            if wanted is None or id(layer.declaration.module) in wanted:
+                weigh(layer.declaration, layer.recorder, weights)
 
     def adapt_damping(self, losses: Losses, *, target: float | Sequence[float] = TARGET, least: float = LEAST) -> None:
         """Adapt the damping to the curvature along the natural gradient; call it between ``backward()`` and ``step()``.
 
-        `losses` is called without gradients, at the parameters and a short way to either side, and gives the mean loss
-        of a minibatch other than the one of the gradients, with the same random numbers each time; or one such loss
-        for each param group, if each depends on that group alone. If the loss curves by more than `target` (one, or
-        one for each group) times what αI + F predicts, the damping α grows, if by less it shrinks, at most by a factor
-        of two and not below `least`. The next refresh takes it. Reads numbers from the device: call it once for each
+        If the loss curves by more than `target` times what αI + F predicts, the damping α grows, if by less it shrinks,
+        at most by a factor of two. The next refresh takes it. This reads numbers from the device: call it once for each
         refresh, just before it (``if optimizer.refreshes_within(1)``), not at every step. With a `process_group` each
         process gives the loss of samples of its own, and their mean decides for all.
+
+        Args:
+            losses: a function that gives the mean loss of a minibatch other than the one of the gradients, with the
+                same random numbers each time; or one such loss for each param group, if each depends on that group
+                alone. It is called without gradients, at the parameters and a short way to either side.
+            target: the curvature that is to be found, over the predicted one; one number, or one for each group.
+            least: the damping does not fall below it.
         """
         if any(callable(group["damping"]) for group in self.param_groups):
             raise SettingError("adapt_damping needs a damping that is a number, not a schedule.")
+        if any(group["maximize"] for group in self.param_groups):
+            raise SettingError(
+                "adapt_damping follows a loss that is minimised; negate the loss instead of maximize=True."
+            )
         aims = targets(target, len(self.param_groups))
         with self._full_precision():
             found = self._naturals()[0]
             ratios = curvature_ratios(found, losses, self.param_groups, self._process_group)
         for group, ratio, aim in zip(self.param_groups, ratios, aims, strict=True):
             # The ratio belongs to the damping that was solved with, however often the damping was adapted since.
-            solved = max((n.damping for n in found if n.layer.group is group), default=group["damping"])
+            solved = max((n.damping for n in found if n.layer.group is group), default=plain(group["damping"]))
             group["damping"] = adapted(solved, ratio, aim, least)
 
     def refreshes_within(self, steps: int) -> bool:
@@ -180,28 +261,50 @@ class DAGNaturalGradient(torch.optim.Optimizer):
     # Steps
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; if anything is wrong, raise before any parameter moves."""
+        """Take one step; if anything is wrong, raise before any parameter moves.
+
+        Args:
+            closure: a function that clears the gradients, computes the loss, calls ``backward()`` and gives the loss.
+
+        Returns:
+            What the closure gave, or None.
+        """
+        self._require_layers()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         with self._full_precision():
             try:
-                for group in self.param_groups:
-                    validate(group)
-                vectors, whole, fresh = self._vectors()
+                settings = [validate(group) for group in self.param_groups]
+                if closure is None and self._is_asked_for_its_state(settings):
+                    return self._begin_state(settings)
+                late = self._notice_declarations()
+                vectors, whole, fresh = self._vectors(late)
                 blamed = partial(blame, vectors, self.param_groups, self._layers, self._names)
                 gates = self._finite.require(vectors, whole, refreshing=bool(fresh), blamed=blamed)
             except Exception:  # raised again; nothing has moved, and what was captured must not reach the next step
                 self._forget()
                 raise
+            first = [layer for layer in fresh if layer.refreshed is None]
+            if first:
+                check_scale(first)
             for layer, fisher in fresh.items():
                 layer.keep(fisher, self._step)
-            for group in self.param_groups:
-                self._update(group, vectors, gates)
+            for group, values in zip(self.param_groups, settings, strict=True):
+                for parameters, rule in self._rules([p for p in group["params"] if p in vectors], values):
+                    states = [self.state[p] for p in parameters] if keeps_moments(rule) else []
+                    moves = [vectors[p] for p in parameters]
+                    apply_update(parameters, moves, states, rule, [self._gate(p, gates) for p in parameters])
         self._step += 1
         self._forget()
         return loss
+
+    def _gate(self, p: Tensor, gates: dict[torch.device, Tensor]) -> Tensor | None:
+        """Where the parameter may move: where its device allows it and its layer's mask does; None: everywhere."""
+        gate, layer = gates.get(p.device), self._masked.get(id(p))
+        mask = None if layer is None else layer.weight_mask()
+        return gate if mask is None else mask if gate is None else mask & gate
 
     @contextmanager
     def _full_precision(self) -> Iterator[None]:
@@ -218,12 +321,17 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             layer.recorder.clear()
         self._arm()
 
-    def _vectors(self) -> tuple[dict[Tensor, Tensor], list[Tensor], dict[TrainedLayer, Any]]:
-        """The vector of every parameter with a gradient, what they are views of, and fresh inverse Fishers."""
+    def _vectors(
+        self, late: set[int] | frozenset[int] = frozenset()
+    ) -> tuple[dict[Tensor, Tensor], list[Tensor], dict[TrainedLayer, Any]]:
+        """The vector of every parameter with a gradient, what they are views of, and fresh inverse Fishers.
+
+        Parameters of layers that were declared too `late` for this step follow plain gradients.
+        """
         require_dense(self.param_groups, self._names)
         vectors: dict[Tensor, Tensor] = {}
         whole: list[Tensor] = []
-        found, fresh = self._naturals()
+        found, fresh = self._naturals(late)
         limit(found)
         for layer, _, natural, _ in found:
             parts = {p: v.to(p.dtype) for p, v in layer.split(natural).items()}
@@ -232,51 +340,78 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             whole.extend([natural] if natural.dtype == next(iter(parts)).dtype else parts.values())
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None and id(p) not in self._declared:
+                if p.grad is not None and (id(p) not in self._declared or id(p) in late):
                     vectors[p] = p.grad
                     whole.append(p.grad)
         return vectors, whole, fresh
 
-    def _naturals(self) -> tuple[list[Natural], dict[TrainedLayer, Any]]:
+    def _naturals(self, late: set[int] | frozenset[int] = frozenset()) -> tuple[list[Natural], dict[TrainedLayer, Any]]:
         """The natural gradients of the layers that have a gradient, and fresh inverse Fishers."""
         fresh: dict[TrainedLayer, Any] = {}
         found: list[Natural] = []
         for layer in self._layers:
+            if late.intersection(map(id, layer.parameters)):
+                continue
             gradient = layer.gradient()
             if gradient is None:
                 continue
             if layer.due(self._step):
-                fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
+                with blaming(self.param_groups, self._layers, self._names):
+                    fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
                 found.append(Natural(layer, gradient, natural, fresh[layer].damping))
             else:
                 found.append(Natural(layer, gradient, *layer.reuse(gradient)))
         return found, fresh
 
-    def _update(self, group: dict[str, Any], vectors: dict[Tensor, Tensor], gates: dict[torch.device, Tensor]) -> None:
-        moved = [p for p in group["params"] if p in vectors]
-        plain_adam = group["undeclared"] == "adam" and group["betas"] is None
-        adam = [p for p in moved if plain_adam and id(p) not in self._declared]
-        rest = [p for p in moved if not (plain_adam and id(p) not in self._declared)]
-        for parameters, settings in ((rest, group), (adam, {**group, "betas": (0.9, 0.999)})):
+    def _rules(self, moved: list[Tensor], settings: dict[str, Any]) -> Iterator[tuple[list[Tensor], dict[str, Any]]]:
+        """The parameters among those of one group that are updated alike, with the settings of their update."""
+        adam = settings["undeclared"] == "adam" and settings["betas"] is None
+        apart = {id(p) for p in moved if adam and id(p) not in self._declared}
+        alike = [p for p in moved if id(p) not in apart], [p for p in moved if id(p) in apart]
+        for parameters, rule in zip(alike, (settings, {**settings, "betas": (0.9, 0.999)}), strict=True):
             if parameters:
-                states = [self.state[p] for p in parameters]
-                moves = [vectors[p] for p in parameters]
-                apply_update(parameters, moves, states, settings, [gates.get(p.device) for p in parameters])
+                yield parameters, rule
+
+    def _is_asked_for_its_state(self, settings: list[dict[str, Any]]) -> bool:
+        """Whether nothing is kept of a parameter yet, every learning rate is zero, and so is every gradient.
+
+        `torch.distributed.checkpoint` takes such a step to see what an optimizer keeps. It must count for nothing.
+        """
+        if self.state or any(values["lr"] != 0 for values in settings):
+            return False
+        gradients = [p.grad for p in self._parameters() if p.grad is not None]
+        zero = (g.layout == torch.strided and not g.is_meta and not bool(g.any()) for g in gradients)
+        return bool(gradients) and all(zero)
+
+    def _begin_state(self, settings: list[dict[str, Any]]) -> None:
+        """What the first step would keep of the parameters, without a step."""
+        for group, values in zip(self.param_groups, settings, strict=True):
+            for parameters, rule in self._rules([p for p in group["params"] if p.requires_grad], values):
+                if keeps_moments(rule):
+                    begin_moments(parameters, [self.state[p] for p in parameters], rule)
 
     # Inspection
 
     def natural_gradient(self) -> dict[Tensor, Tensor]:
         """The vector of every parameter that has a gradient, as the next step would use it; nothing moves."""
+        self._require_layers()
         with self._full_precision():
             vectors, _, _ = self._vectors()
             return {p: v.clone() for p, v in vectors.items()}
 
     def fisher_blocks(self, parameter: Tensor) -> Tensor:
-        """The damped blocks (αI + F_j)/(1+α) of the layer that owns the parameter, (units, d, d).
+        """The damped blocks (αI + F_j)/(1+α) of a layer, for inspection.
 
-        From the passes captured since the last step if the next one refreshes, otherwise as they are being reused.
-        The bias, if trained, is the last parent.
+        They come from the passes captured since the last step if the next one refreshes; otherwise they are those that
+        are being reused.
+
+        Args:
+            parameter: the weight or the bias of the layer.
+
+        Returns:
+            (units × d × d); the bias, if it is trained, is the last parent.
         """
+        self._require_layers()
         for layer in self._layers:
             if any(p is parameter for p in layer.parameters):
                 with self._full_precision():
@@ -284,7 +419,7 @@ class DAGNaturalGradient(torch.optim.Optimizer):
         raise DeclarationError("this parameter belongs to no declared layer of this optimizer.")
 
     def memory_usage(self) -> dict[str, int]:
-        """Bytes that each layer keeps: its prepared solver and what is staged for the coming step."""
+        """Bytes that each layer keeps, by its name: its prepared solver and what is staged for the coming step."""
         usage: dict[str, int] = {}
         for layer in self._layers:
             name, copies = layer.name.strip("'"), 1
@@ -302,74 +437,13 @@ class DAGNaturalGradient(torch.optim.Optimizer):
             rules = "/".join(sorted({str(group["undeclared"]) for group in self.param_groups}))
             lines.append(f"  {plain} undeclared parameters: {rules}")
         for i, group in enumerate(self.param_groups):
-            settings = ", ".join(f"{k}={group[k]}" for k in group if k != "params")
+            settings = ", ".join(f"{k}={group[k]}" for k in group if k not in ("params", "param_names"))
             lines.append(f"  group {i}: {settings}")
         return "\n".join(lines)
 
     def layer_of(self, declaration: Declaration) -> TrainedLayer | None:
         """The declared layer as this optimizer trains it, if it does; for tables."""
         return next((layer for layer in self._layers if layer.declaration is declaration), None)
-
-    # Copies and checkpoints
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        return {**state, "dagfisher": self.state_dict()["dagfisher"]}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        own = state.pop("dagfisher", None)
-        super().__setstate__(state)
-        if own is None:
-            return
-        self._process_group, self._names, self._layers, self._ready = None, {}, [], True
-        self._finite = FiniteGuard()
-        self._step = own["step"]
-        self._bind()
-        if len(own["layers"]) != len(self._layers):
-            raise DeclarationError("copy or pickle the model and its optimizer together, as one tuple.")
-        for layer, saved in zip(self._layers, own["layers"], strict=True):
-            layer.restore(layer.restored(saved, self._step))
-        self._forget()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain tensors and numbers; schedules that are callables are not saved."""
-        state = super().state_dict()
-        for group in state["param_groups"]:
-            for key in [k for k, v in group.items() if callable(v)]:
-                del group[key]
-        state["dagfisher"] = {"step": self._step, "layers": [layer.state() for layer in self._layers]}
-        return state
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where the saved optimizer stood; the factors keep their dtype and move to their layer's device."""
-        step, saved, groups = read(state_dict)
-        if len(saved) != len(self._layers):
-            raise CheckpointError(
-                f"the checkpoint has {len(saved)} declared layers and this optimizer {len(self._layers)}; declare "
-                f"the same layers before loading."
-            )
-        restored = [layer.restored(state, step) for layer, state in zip(self._layers, saved, strict=True)]
-        filled, before = [], (self.state, self.param_groups)
-        for i, group in enumerate(groups):
-            current = self.param_groups[i] if i < len(self.param_groups) else {}
-            filled.append({**current, **group})
-        try:
-            require_fitting(
-                state_dict["state"], filled, [p for group in self.param_groups for p in group["params"]], self._names
-            )
-            super().load_state_dict({"state": copy.deepcopy(state_dict["state"]), "param_groups": filled})
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"the checkpoint does not fit this optimizer: {error}") from None
-        try:
-            self._bind()
-        except DagFisherError as error:
-            self.state, self.param_groups = before
-            self._bind()
-            raise CheckpointError(f"the checkpoint does not fit this optimizer: {error}") from None
-        self._step = step
-        for layer, state in zip(self._layers, restored, strict=True):
-            layer.restore(state)
-        self._forget()
 
 
 if DAGNaturalGradient.__doc__:

@@ -7,18 +7,39 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from .._settings import LARGEST_RATE, Convert, setting, settings_of
 from ..errors import SettingError
-from ..solvers import SOLVERS
+from ..solvers import solver_names
 
-Schedule = float | Callable[[int], float]
+NumberOrSchedule = float | Callable[[int], float]
 """A number, or a callable of the step."""
 
 UNDECLARED = ("sgd", "adam", "error")
 
 
+REFUSED = {
+    "fused": "there is no fused kernel for its steps",
+    "capturable": "a refresh reads numbers from the device, which a CUDA graph cannot record",
+    "differentiable": "its steps leave no graph to differentiate",
+}
+"""What optimizers of torch.optim can be told and this one cannot, with the reason."""
+
+
+def plain(value: Any) -> Any:
+    """The Python number in a NumPy scalar or a tensor of one element; any other value as it is."""
+    if isinstance(value, (np.generic, np.ndarray)) and value.size == 1:
+        return value.item()
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
+        return value.item()
+    return value
+
+
 def _is_number(value: Any, low: float = 0.0, below: float = math.inf) -> bool:
-    return isinstance(value, (int, float)) and low <= value < below
+    number = plain(value)
+    return isinstance(number, (int, float)) and low <= number < below
 
 
 def _that(words: str | Callable[[], str], holds: Callable[[Any], bool], *, shown: bool = True) -> Convert:
@@ -38,7 +59,7 @@ _size = _that("must be a finite number of at least 0", _is_number)
 
 def _rate(name: str, value: Any) -> Any:
     _size(name, value)
-    return _that(f"must be below {LARGEST_RATE:g}", lambda v: v < LARGEST_RATE)(name, value)
+    return _that(f"must be below {LARGEST_RATE:g}", lambda v: plain(v) < LARGEST_RATE)(name, value)
 
 
 def _are_betas(value: Any) -> bool:
@@ -46,7 +67,11 @@ def _are_betas(value: Any) -> bool:
     return value is None or (pair and all(_is_number(beta, below=1) for beta in value))
 
 
-_solver = _that(lambda: f"must be one of {', '.join(['auto', *SOLVERS])}", lambda v: v in ("auto", *SOLVERS))
+_flag = _that("must be True or False", lambda v: v is None or isinstance(plain(v), bool))
+
+_solver = _that(
+    lambda: f"must be one of {', '.join(['auto', *solver_names()])}", lambda v: v in ("auto", *solver_names())
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +79,7 @@ class OptimizerSettings:
     """What `DAGNaturalGradient` can be told, for all parameters or for a param group."""
 
     lr: float = setting(1e-2, _rate, "the learning rate")
-    damping: Schedule = setting(
+    damping: NumberOrSchedule = setting(
         0.1,
         _that(
             "must be a finite number of at least 0 or a callable of the step", lambda v: callable(v) or _is_number(v)
@@ -62,7 +87,7 @@ class OptimizerSettings:
         "α, added to the Fisher blocks: a number or a callable of the step, read when the Fisher is refreshed; 0 is "
         "possible where every block is regular and the solver is dense",
     )
-    update_every: Schedule = setting(
+    update_every: NumberOrSchedule = setting(
         1,
         _that("must be at least 1 or a callable of the step", lambda v: callable(v) or _is_number(v, 1, math.inf)),
         "K, the steps that a Fisher is kept: a number or a callable of the step",
@@ -94,42 +119,70 @@ class OptimizerSettings:
     )
     trust_region: float | None = setting(
         None,
-        _that("must be a finite number above 0 or None", lambda v: v is None or (_is_number(v) and v > 0)),
+        _that("must be a finite number above 0 or None", lambda v: v is None or (_is_number(v) and plain(v) > 0)),
         "ε, the most that ½Δᵀ(αI + F)Δ of a step Δ may be over the layers of a param group, or None: a longer natural "
         "gradient is shortened, so that the divergence ½ΔᵀFΔ of the step is at most ε to second order",
     )
     window: int = setting(
         1,
-        _that("must be a whole number of at least 1", lambda v: isinstance(v, int) and v >= 1),
+        _that("must be a whole number of at least 1", lambda v: isinstance(plain(v), int) and plain(v) >= 1),
         "the refreshes that a Fisher is estimated from, the current one among them",
     )
     window_decay: float = setting(
         0.5,
-        _that("must be in (0, 1]", lambda v: _is_number(v) and 0 < v <= 1),
+        _that("must be in (0, 1]", lambda v: _is_number(v) and 0 < plain(v) <= 1),
         "how much each of those refreshes counts, compared with the next",
+    )
+    loss_reduction: str = setting(
+        "mean",
+        _that("must be mean or sum", lambda v: v in ("mean", "sum")),
+        "whether the loss is the mean or the sum over the samples; the gradients of declared layers are divided by the "
+        "number of samples if it is the sum",
     )
     undeclared: str = setting(
         "sgd",
         _that(f"must be one of {', '.join(UNDECLARED)}", lambda v: v in UNDECLARED),
         "what moves parameters of modules that nobody declared: sgd, adam, or error",
     )
+    maximize: bool = setting(
+        False, _flag, "climb along the natural gradient instead of descending, as in torch.optim.SGD"
+    )
+    foreach: bool | None = setting(
+        None, _flag, "taken for the sake of code that gives it to any optimizer; the steps are the same"
+    )
 
 
 DEFAULTS = OptimizerSettings()
-SHARED = ("damping", "update_every", "solver", "tolerance", "trust_region", "window", "window_decay")
+SHARED = ("damping", "update_every", "solver", "tolerance", "trust_region", "window", "window_decay", "loss_reduction")
 """Settings of a layer's Fisher, which its weight and bias must agree on."""
 _ENTRIES = settings_of(OptimizerSettings)
 NAMES = tuple(entry.name for entry in _ENTRIES)
 
 
-def validate(group: Mapping[str, Any]) -> None:
-    """Raise a sentence for the first setting of a param group that is out of range."""
+def validate(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a param group as Python numbers; raises a sentence for the first that is out of range."""
+    refuse(group)
+    settings = {}
     for entry in _ENTRIES:
-        entry.convert(entry.name, group[entry.name])
-    if group["nesterov"] and not group["momentum"] > 0:
+        value = group[entry.name]
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise SettingError(f"Tensor {entry.name} must be 1-element, not of shape {tuple(value.shape)}.")
+        entry.convert(entry.name, value)
+        settings[entry.name] = plain(value)
+    if settings["nesterov"] and not settings["momentum"] > 0:
         raise SettingError("nesterov needs momentum > 0.")
-    if group["betas"] is not None and group["momentum"]:
-        raise SettingError("momentum and betas cannot both be given; choose one.")
+    if settings["betas"] is not None:
+        if settings["momentum"]:
+            raise SettingError("momentum and betas cannot both be given; choose one.")
+        settings["betas"] = tuple(plain(beta) for beta in settings["betas"])
+    return settings
+
+
+def refuse(flags: Mapping[str, Any]) -> None:
+    """Raise if a flag of torch.optim that has no meaning here is set."""
+    for name, reason in REFUSED.items():
+        if flags.get(name):
+            raise SettingError(f"{name}=True is not supported by DAGNaturalGradient: {reason}; leave it out.")
 
 
 def described() -> str:

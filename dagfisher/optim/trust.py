@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..errors import SettingError
 from .layer import TrainedLayer
+from .settings import plain
 
 
 class Natural(NamedTuple):
@@ -41,8 +42,8 @@ def limit(found: list[Natural]) -> None:
         group = members[0].layer.group
         device = members[0].vector.device
         parts = [((1 + m.damping) * (m.gradient * m.vector).sum()).to(device).float() for m in members]
-        divergence = 0.5 * group["lr"] ** 2 * torch.stack(parts).sum()
+        divergence = 0.5 * plain(group["lr"]) ** 2 * torch.stack(parts).sum()
         # A divergence that is zero, or by rounding less, leaves the step as it is.
-        factor = (group["trust_region"] / divergence.clamp_min(1e-30)).sqrt().clamp_max(1.0)
+        factor = (plain(group["trust_region"]) / divergence.clamp_min(1e-30)).sqrt().clamp_max(1.0)
         for m in members:
             m.vector.mul_(factor.to(m.vector))

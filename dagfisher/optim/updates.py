@@ -6,7 +6,7 @@ Nesterov's look-ahead is written for the step −lr·v, as `torch.optim.SGD` doe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from .._torch import (
     foreach_div_,
     foreach_lerp_,
     foreach_mul_,
+    foreach_neg,
     foreach_sqrt,
 )
 
@@ -30,14 +31,19 @@ def apply_update(
     parameters: list[Tensor],
     vectors: list[Tensor],
     states: list[dict[str, Any]],
-    group: dict[str, Any],
+    group: Mapping[str, Any],
     gates: Sequence[Tensor | None] = (),
 ) -> None:
     """Move the parameters of one group by −lr·(accelerated vector + weight_decay·p + l1·sign p), in place.
 
-    A parameter whose gate is false stays where it is; its moments forget as if the vector were 0.
+    A parameter whose gate is false stays where it is; its moments forget as if the vector were 0. `states` is read only
+    if the group `keeps_moments`. With `maximize` the vectors count with the opposite sign, and the decay as before.
     """
     lr: float = group["lr"]
+    if group.get("maximize"):
+        vectors = list(foreach_neg(vectors))
+    if keeps_moments(group):
+        begin_moments(vectors, states, group)
     if group["betas"] is not None:
         moves = _adam(vectors, states, group["betas"])
     elif group["momentum"]:
@@ -53,10 +59,24 @@ def apply_update(
     foreach_add_(parameters, moves, alpha=-lr)
 
 
-def _momentum(vectors: list[Tensor], states: list[dict[str, Any]], beta: float, nesterov: bool) -> list[Tensor]:
+def keeps_moments(group: Mapping[str, Any]) -> bool:
+    """Whether an update with these settings keeps something of each parameter for the next one."""
+    return group["betas"] is not None or bool(group["momentum"])
+
+
+def begin_moments(vectors: Sequence[Tensor], states: Sequence[dict[str, Any]], group: Mapping[str, Any]) -> None:
+    """Moments of zero for the vectors that have none yet."""
     for vector, state in zip(vectors, states, strict=True):
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(vector)
+        if group["betas"] is None:
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(vector)
+        elif "step" not in state:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(vector)
+            state["exp_avg_sq"] = torch.zeros_like(vector)
+
+
+def _momentum(vectors: list[Tensor], states: list[dict[str, Any]], beta: float, nesterov: bool) -> list[Tensor]:
     buffers: list[Tensor] = [state["momentum_buffer"] for state in states]
     foreach_mul_(buffers, beta)
     foreach_add_(buffers, vectors)
@@ -65,11 +85,7 @@ def _momentum(vectors: list[Tensor], states: list[dict[str, Any]], beta: float, 
 
 def _adam(vectors: list[Tensor], states: list[dict[str, Any]], betas: tuple[float, float]) -> list[Tensor]:
     first_beta, second_beta = betas
-    for vector, state in zip(vectors, states, strict=True):
-        if "step" not in state:
-            state["step"] = 0
-            state["exp_avg"] = torch.zeros_like(vector)
-            state["exp_avg_sq"] = torch.zeros_like(vector)
+    for state in states:
         state["step"] += 1
     first: list[Tensor] = [state["exp_avg"] for state in states]
     second: list[Tensor] = [state["exp_avg_sq"] for state in states]

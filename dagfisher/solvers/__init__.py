@@ -5,13 +5,27 @@ A solver says what it is (`exact`, `needs_rows`, `needs_damping`) and what it co
 type of device, `spd` the factorisations that all of them use.
 """
 
-from .base import SOLVERS, BlockShape, Cost, GramProblem, Problem, RowProblem, Solver, register_solver
+from .base import (
+    SOLVERS,
+    BlockShape,
+    Cost,
+    CoupledProblem,
+    GramProblem,
+    MaskedProblem,
+    Problem,
+    RowProblem,
+    Solver,
+    register_solver,
+    solver_names,
+)
 from .conjugate import Conjugate
+from .coupled import CoupledConjugate
 from .dense import Dense
 from .diagonal import Diagonal
+from .masked import MaskedConjugate
 from .woodbury import Woodbury
 
-for _solver in (Dense, Woodbury, Conjugate, Diagonal):
+for _solver in (Dense, Woodbury, Conjugate, MaskedConjugate, CoupledConjugate, Diagonal):
     register_solver(_solver)
 
 __all__ = [
@@ -19,12 +33,17 @@ __all__ = [
     "BlockShape",
     "Conjugate",
     "Cost",
+    "CoupledConjugate",
+    "CoupledProblem",
     "Dense",
     "Diagonal",
     "GramProblem",
+    "MaskedConjugate",
+    "MaskedProblem",
     "Problem",
     "RowProblem",
     "Solver",
     "Woodbury",
     "register_solver",
+    "solver_names",
 ]

@@ -1,19 +1,22 @@
 """The one contract of all solvers, the problems they are given, and the names that the optimizer knows.
 
-A solver is a class of frozen knowledge: `begin` prepares it from a problem, `solve` applies it any number of times.
+A solver is prepared once from a problem (`begin`) and then applied to any number of gradients (`solve`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from ..errors import SettingError
+
+Kind = Literal["plain", "masked", "coupled"]
+"""Of a problem: all parents count for every unit; each unit has its own; or units of one variable are coupled."""
 
 
 class BlockShape(NamedTuple):
@@ -29,6 +32,10 @@ class BlockShape(NamedTuple):
     """How many different blocks there are: `units`, or 1 if all units share one."""
     update_every: int
     """K, for how many steps what is prepared will be used."""
+    kind: Kind = "plain"
+    """Of the problem."""
+    classes: int = 1
+    """Units of one variable, whose blocks are coupled."""
 
 
 class Cost(NamedTuple):
@@ -55,6 +62,8 @@ class Problem:
     """The relative residual that an iterative solver may leave."""
     update_every: int
     """For how many steps what is prepared will be used."""
+
+    kind: ClassVar[Kind] = "plain"
 
     @property
     def shape(self) -> BlockShape:
@@ -105,26 +114,111 @@ class RowProblem(Problem):
         return (self.weights.T @ self.parents.square()).add_(self.damping)
 
 
-class GramProblem(Problem):
-    """F_j as they are, without the rows that they came from."""
+class MaskedProblem(RowProblem):
+    """F_j = diag(m_j) Uᵀ Q_j U diag(m_j): unit j has only the parents that its mask allows.
 
-    def __init__(
-        self, grams: Tensor, damping: float, gradient: Tensor, tolerance: float = 1e-2, update_every: int = 1
-    ) -> None:
-        super().__init__(damping, gradient, tolerance, update_every)
-        self.grams = grams
-        """F_j, (units or 1 × d × d)."""
+    Damped on the allowed entries; elsewhere a block is the identity, and gradients and solutions are zero.
+    """
+
+    kind: ClassVar[Kind] = "masked"
+
+    def __init__(self, parents: Tensor, weights: Tensor, mask: Tensor, *more: Any, **settings: Any) -> None:
+        super().__init__(parents, weights.expand(-1, len(mask)), *more, **settings)
+        self.mask = mask
+        """m, (units × d), true where a parent is allowed."""
 
     @property
     def shape(self) -> BlockShape:
-        return BlockShape(0, self.grams.shape[1], len(self.gradient), self.grams.shape[0], self.update_every)
+        return super().shape._replace(kind=self.kind)
 
     def damped_blocks(self) -> Tensor:
+        return masked_blocks(gram_blocks(self.parents, self.weights, 0.0), self.mask, self.damping)
+
+    def damped_diagonal(self) -> Tensor:
+        return torch.where(self.mask, super().damped_diagonal(), 1.0)
+
+
+class CoupledProblem(RowProblem):
+    """The blocks of variables of C units each, F_v = Σ_k w_k (diag(π_k) − π_k π_kᵀ) ⊗ u_k u_kᵀ, (C·d × C·d)."""
+
+    kind: ClassVar[Kind] = "coupled"
+
+    def __init__(
+        self, parents: Tensor, probability: Tensor, shares: Tensor, classes: int, *more: Any, **settings: Any
+    ) -> None:
+        super().__init__(parents, shares.unsqueeze(1) * probability * (1 - probability), *more, **settings)
+        self.probability = probability
+        """π, (n × units)."""
+        self.shares = shares
+        """w, (n), the weights of the samples, which sum to 1."""
+        self.classes = classes
+        """C, the units of a variable, which are next to each other."""
+
+    @property
+    def shape(self) -> BlockShape:
+        return super().shape._replace(kind=self.kind, classes=self.classes)
+
+    def damped_blocks(self) -> Tensor:
+        n = len(self.parents)
+        pi = self.probability.reshape(n, -1, self.classes).transpose(0, 1)  # (variables × n × classes)
+        blocks = torch.stack([_coupled_block(self.parents, each, self.shares) for each in pi])
+        blocks.diagonal(dim1=1, dim2=2).add_(self.damping)
+        return blocks
+
+
+def _coupled_block(parents: Tensor, probability: Tensor, shares: Tensor) -> Tensor:
+    """F of one variable, its units next to each other, (C·d × C·d)."""
+    n, d = parents.shape
+    classes = probability.shape[1]
+    weighted = shares.unsqueeze(1) * probability
+    seen = (probability.unsqueeze(2) * parents.unsqueeze(1)).reshape(n, classes * d)
+    block = -(seen.T @ (shares.unsqueeze(1) * seen))
+    for c in range(classes):
+        own = slice(c * d, (c + 1) * d)
+        block[own, own] += parents.T @ (weighted[:, c : c + 1] * parents)
+    return block
+
+
+def masked_blocks(blocks: Tensor, mask: Tensor, damping: float) -> Tensor:
+    """The blocks on the entries that the mask allows, damped there, and the identity elsewhere, (units × d × d)."""
+    kept = mask.to(blocks.dtype)
+    blocks = blocks * kept.unsqueeze(2) * kept.unsqueeze(1)
+    blocks.diagonal(dim1=1, dim2=2).add_(1 + (damping - 1) * kept)
+    return blocks
+
+
+class GramProblem(Problem):
+    """F_j as they are, without the rows that they came from; with a mask if each unit has its own parents."""
+
+    def __init__(
+        self,
+        grams: Tensor,
+        damping: float,
+        gradient: Tensor,
+        tolerance: float = 1e-2,
+        update_every: int = 1,
+        mask: Tensor | None = None,
+    ) -> None:
+        super().__init__(damping, gradient, tolerance, update_every)
+        self.grams = grams if mask is None else grams.expand(len(mask), -1, -1)
+        """F_j, (units or 1 × d × d)."""
+        self.mask = mask
+        """(units × d), true where a parent is allowed, or None."""
+
+    @property
+    def shape(self) -> BlockShape:
+        kind: Kind = "plain" if self.mask is None else "masked"
+        return BlockShape(0, self.grams.shape[1], len(self.gradient), self.grams.shape[0], self.update_every, kind)
+
+    def damped_blocks(self) -> Tensor:
+        if self.mask is not None:
+            return masked_blocks(self.grams, self.mask, self.damping)
         identity = torch.eye(self.grams.shape[1], dtype=self.grams.dtype, device=self.grams.device)
         return self.grams + self.damping * identity
 
     def damped_diagonal(self) -> Tensor:
-        return self.grams.diagonal(dim1=1, dim2=2) + self.damping
+        diagonal = self.grams.diagonal(dim1=1, dim2=2) + self.damping
+        return diagonal if self.mask is None else torch.where(self.mask, diagonal, 1.0)
 
 
 @dataclass
@@ -147,25 +241,47 @@ class Solver:
     """Whether it can only be prepared from a `RowProblem`."""
     needs_damping: ClassVar[bool] = True
     """Whether a damping of 0 is an error."""
+    kinds: ClassVar[tuple[Kind, ...]] = ("plain",)
+    """The kinds of problems that it can solve."""
+    variant_of: ClassVar[str | None] = None
+    """The name of the solver that this one takes the place of for its kinds of problems; None: it has a name itself."""
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost | None:
-        """What to expect of a problem of this shape; None: never chosen by "auto"."""
+        """What a problem of this shape is expected to cost; None if "auto" is never to choose this solver.
+
+        Args:
+            shape: of the problem.
+            device: where it is; `dagfisher.solvers.rates.rates` knows what operations cost on its type.
+        """
         return None
 
     @classmethod
     def prepare(cls, problem: Any) -> Self:
-        """The solver of this problem: do once what is worth keeping for `update_every` solves."""
+        """The solver of this problem, with all that is worth doing once for `update_every` solves.
+
+        A subclass gives this or `begin`.
+
+        Args:
+            problem: a `RowProblem`; or any `Problem`, if the solver needs no rows.
+        """
         return cls.begin(problem)[0]
 
     @classmethod
     def begin(cls, problem: Any) -> tuple[Self, Tensor]:
-        """The solver, and the solution for the problem's own gradient, (units × d); may synchronise with the host."""
+        """The solver, and the solution for the problem's own gradient, (units × d); it may wait for the device."""
         solver = cls.prepare(problem)
         return solver, solver.solve(problem.gradient)
 
     def solve(self, gradient: Tensor) -> Tensor:
-        """Row j of the result is (αI + F_j)⁻¹ times row j of the gradient, (units × d); never waits for the device."""
+        """(αI + F_j)⁻¹ g_j for every unit j; never waits for the device.
+
+        Args:
+            gradient: (units × d), g_j in row j; it is not changed.
+
+        Returns:
+            (units × d).
+        """
         raise NotImplementedError
 
     def blocks(self) -> Tensor:
@@ -187,13 +303,22 @@ class Solver:
 
 
 SOLVERS: dict[str, type[Solver]] = {}
-"""The solvers by name."""
+"""The solvers by name, variants included."""
+
+
+def solver_names() -> list[str]:
+    """The names that the optimizer's `solver` setting takes, besides "auto"."""
+    return [name for name, solver in SOLVERS.items() if solver.variant_of is None]
 
 
 def register_solver(solver: type[Solver]) -> type[Solver]:
     """Let the optimizer's `solver` setting name this solver, and "auto" choose it if its `cost` says so.
 
-    Returns the class, so that it can be used as a decorator.
+    Args:
+        solver: with a name that no other solver has.
+
+    Returns:
+        The class, so that this can be used as a decorator.
     """
     if solver.name == "auto" or SOLVERS.get(solver.name, solver) is not solver:
         raise SettingError(f"there is a solver {solver.name!r} already; choose another name.")

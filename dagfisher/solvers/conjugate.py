@@ -28,11 +28,11 @@ from .dense import left_multiply
 from .rates import Rates, rates
 from .spd import eigenvectors, spd_inverse
 
-_DROP_SHARE = 0.2
+DROP_SHARE = 0.2
 """The part of the tolerance that left-out rows may use up."""
 _WORTH_SELECTING = 2**14
 """Numbers of a solution above which setting converged units aside saves time."""
-_PARTIAL = 32
+PARTIAL = 32
 """Directions of a partial basis."""
 
 
@@ -62,11 +62,11 @@ class Conjugate(Solver):
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
         """What to expect before anything is known of the weights."""
-        n, d, units, blocks, update_every = shape
+        n, d, units, blocks, update_every, _, _ = shape
         known, size = rates(device), min(n, d)
-        iteration = 2.0 * units * n * size + _OPERATIONS * known.operation
+        iteration = 2.0 * units * n * size + OPERATIONS * known.operation
         prepare = float(n) * d * size + 6 * iteration
-        if _full_basis(n, size, blocks, update_every, known):
+        if full_basis(n, size, blocks, update_every, known):
             prepare += known.eigh * size**3
         solve = 6 * iteration
         kept = 0
@@ -83,7 +83,7 @@ class Conjugate(Solver):
     @classmethod
     def begin(cls, problem: RowProblem) -> tuple[Conjugate, Tensor]:
         alpha = problem.damping
-        rows, weights = _drop_rows(problem)
+        rows, weights = drop_rows(problem)
         basis: Tensor | None = None
         if rows.shape[0] < rows.shape[1]:
             basis, triangle = torch.linalg.qr(rows.T)
@@ -91,13 +91,13 @@ class Conjugate(Solver):
         gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
         directions = remainder = None
         known = rates(rows.device)
-        if _full_basis(rows.shape[0], rows.shape[1], problem.blocks, problem.update_every, known):
+        if full_basis(rows.shape[0], rows.shape[1], problem.blocks, problem.update_every, known):
             rotation = eigenvectors(gram).flip(1)
             basis = rotation if basis is None else basis @ rotation
             rows = rows @ rotation
             diagonal = (weights.T @ rows.square()).add_(alpha).reciprocal_()
         else:
-            directions = _leading_directions(gram)
+            directions = leading_directions(gram)
             diagonal = weights.T @ (rows @ directions).square()
             total = weights.T @ rows.square().sum(1, keepdim=True)
             rest = (total - diagonal.sum(1, keepdim=True)).clamp_min_(0) / (rows.shape[1] - directions.shape[1])
@@ -107,9 +107,9 @@ class Conjugate(Solver):
         inside = problem.gradient if basis is None else problem.gradient @ basis
         length = float(problem.gradient.norm())
         tells = problem.update_every == 1 or float(inside.norm()) > 1e-3 * length > 0
-        guide = inside if tells else _typical_gradient(rows, len(inside))
+        guide = inside if tells else typical_gradient(rows, len(inside))
         rounding = torch.finfo(problem.gradient.dtype).eps
-        goal = max((1 - _DROP_SHARE) * problem.tolerance, rounding) * (length if tells else float(guide.norm()))
+        goal = max((1 - DROP_SHARE) * problem.tolerance, rounding) * (length if tells else float(guide.norm()))
         solver.iterations, solution = solver._calibrate(guide, goal)
         if directions is None and problem.update_every > 1:
             solver, solution = solver._with_best_corner(guide, solution, goal, problem.update_every)
@@ -124,7 +124,7 @@ class Conjugate(Solver):
         n, size = self.rows.shape
         units, blocks = gradient.shape[0], self.weights.shape[0]
         known = rates(gradient.device)
-        iteration = 2.0 * units * n * size + _OPERATIONS * known.operation
+        iteration = 2.0 * units * n * size + OPERATIONS * known.operation
         best, best_solution, best_cost = self, solution, self.iterations * iteration
         for corner in [c for c in _CORNERS if c < size] + [size]:
             prepare = blocks * corner**2 * (n + known.small_inverse * corner) / update_every
@@ -260,12 +260,12 @@ class _Descent:
         self.residual, self.direction, self.size = self.residual[units], self.direction[units], self.size[units]
 
 
-def _drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor]:
+def drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor]:
     """The rows that matter at this tolerance, and their weights."""
     parents, weights = problem.parents, problem.weights
     reach = weights.amax(1) * parents.square().sum(1)
     ordered, order = reach.sort()
-    budget = _DROP_SHARE * problem.tolerance * problem.damping
+    budget = DROP_SHARE * problem.tolerance * problem.damping
     first = int((ordered.cumsum(0) <= budget).sum())
     if first == 0:
         return parents, weights
@@ -273,17 +273,17 @@ def _drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor]:
     return parents[kept], weights[kept]
 
 
-def _typical_gradient(rows: Tensor, units: int) -> Tensor:
+def typical_gradient(rows: Tensor, units: int) -> Tensor:
     """Random sums of rows, to calibrate on where the gradient at hand is zero or meets no row."""
     generator = torch.Generator(device=rows.device).manual_seed(0)
     mix = torch.randn(units, rows.shape[0], generator=generator, device=rows.device, dtype=rows.dtype)
     return mix @ rows
 
 
-def _leading_directions(gram: Tensor) -> Tensor:
+def leading_directions(gram: Tensor) -> Tensor:
     """An orthonormal basis close to the leading eigenvectors of the Gram matrix, by two subspace iterations."""
     generator = torch.Generator(device=gram.device).manual_seed(0)
-    start = torch.randn(gram.shape[0], _PARTIAL, generator=generator, device=gram.device, dtype=gram.dtype)
+    start = torch.randn(gram.shape[0], PARTIAL, generator=generator, device=gram.device, dtype=gram.dtype)
     subspace = torch.linalg.qr(gram @ start).Q
     subspace = torch.linalg.qr(gram @ subspace).Q
     rotated: Tensor = subspace @ eigenvectors(subspace.T @ gram @ subspace)
@@ -292,12 +292,12 @@ def _leading_directions(gram: Tensor) -> Tensor:
 
 MOST_KEPT = 2**26
 """Numbers that exactly solved directions may take."""
-_OPERATIONS = 10
+OPERATIONS = 10
 """Operations of one iteration."""
 _CORNERS = (32, 48, 64, 96, 128, 256)
 
 
-def _full_basis(n: int, size: int, blocks: int, update_every: int, known: Rates) -> bool:
+def full_basis(n: int, size: int, blocks: int, update_every: int, known: Rates) -> bool:
     """Whether a whole eigenbasis pays: it saves the partial basis' products and about two iterations a step."""
     saved = blocks * size * (512.0 + 4 * n) * update_every
-    return size <= 2 * _PARTIAL or known.eigh * float(size) ** 3 <= saved
+    return size <= 2 * PARTIAL or known.eigh * float(size) ** 3 <= saved

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import BlockShape, Cost, Problem, Solver
+from .base import BlockShape, Cost, Kind, Problem, Solver
 from .rates import rates
 from .spd import spd_inverse
 
@@ -22,10 +22,12 @@ class Dense(Solver):
     name: ClassVar[str] = "dense"
     needs_rows: ClassVar[bool] = False
     needs_damping: ClassVar[bool] = False
+    kinds: ClassVar[tuple[Kind, ...]] = ("plain", "masked", "coupled")
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
-        n, d, units, blocks, update_every = shape
+        n, d, units, blocks, update_every, _, classes = shape
+        d, units, blocks = classes * d, units // classes, blocks // classes if blocks > 1 else 1
         known = rates(device)
         prepare = blocks * (n * d**2 + known.small_inverse * d**3) + 40 * known.operation
         solve = known.stored * units * d**2 + known.operation
@@ -36,7 +38,9 @@ class Dense(Solver):
         return cls(spd_inverse(problem.damped_blocks(), jitter=problem.damping > 0))
 
     def solve(self, gradient: Tensor) -> Tensor:
-        return left_multiply(gradient, self.inverses)
+        # The units of a coupled variable are next to each other, and so are their gradients.
+        rows = gradient.reshape(-1, self.inverses.shape[-1])
+        return left_multiply(rows, self.inverses).reshape(gradient.shape)
 
     def blocks(self) -> Tensor:
         return spd_inverse(self.inverses, jitter=True)

@@ -1,4 +1,4 @@
-"""Only the diagonal of every block (the thesis' DNRWS): an approximation that couples no parents."""
+"""Only the diagonal of every block, as in DNRWS: an approximation that couples no parents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Problem, Solver
+from .base import Kind, Problem, Solver
 
 
 @dataclass
@@ -21,6 +21,7 @@ class Diagonal(Solver):
     exact: ClassVar[bool] = False
     needs_rows: ClassVar[bool] = False
     needs_damping: ClassVar[bool] = False
+    kinds: ClassVar[tuple[Kind, ...]] = ("plain", "masked", "coupled")
 
     @classmethod
     def prepare(cls, problem: Problem) -> Diagonal:

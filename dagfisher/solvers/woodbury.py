@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import BlockShape, Cost, RowProblem, Solver, gram_blocks
+from .base import BlockShape, Cost, Kind, RowProblem, Solver, gram_blocks, masked_blocks
 from .dense import left_multiply
 from .rates import rates
 from .spd import spd_inverse
@@ -22,30 +22,45 @@ class Woodbury(Solver):
     weights: Tensor
     cores: Tensor
     damping: float
+    mask: Tensor | None = None
+    """(units × d), true where a parent is allowed."""
 
     name: ClassVar[str] = "woodbury"
+    kinds: ClassVar[tuple[Kind, ...]] = ("plain", "masked")
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
-        n, d, units, blocks, update_every = shape
+        n, d, units, blocks, update_every, kind, _ = shape
         known = rates(device)
         prepare = blocks * (n**2 + known.small_inverse * n**3) + 40 * known.operation
+        if kind == "masked":  # a Gram matrix for each unit
+            prepare += blocks * n**2 * d
         solve = units * (known.stored * n**2 + 2 * n * d) + 3 * known.operation
         return Cost(prepare / update_every + solve, blocks * n**2 + n * (d + blocks))
 
     @classmethod
     def prepare(cls, problem: RowProblem) -> Woodbury:
         root = problem.weights.T.sqrt()
-        gram = problem.parents @ problem.parents.T
+        parents, mask = problem.parents, getattr(problem, "mask", None)
+        gram = parents @ parents.T if mask is None else _masked_grams(parents, mask)
         inner = root.unsqueeze(2) * gram * root.unsqueeze(1)
         inner.diagonal(dim1=1, dim2=2).add_(problem.damping)
         cores = spd_inverse(inner, jitter=True)
         cores.mul_(root.unsqueeze(2)).mul_(root.unsqueeze(1))
-        return cls(problem.parents, problem.weights, cores, problem.damping)
+        return cls(parents, problem.weights, cores, problem.damping, mask)
 
     def solve(self, gradient: Tensor) -> Tensor:
         seen = left_multiply(gradient @ self.parents.T, self.cores)
-        return torch.addmm(gradient, seen, self.parents, alpha=-1).div_(self.damping)
+        solution = torch.addmm(gradient, seen, self.parents, alpha=-1).div_(self.damping)
+        return solution if self.mask is None else solution.mul_(self.mask)
 
     def blocks(self) -> Tensor:
+        if self.mask is not None:
+            return masked_blocks(gram_blocks(self.parents, self.weights, 0.0), self.mask, self.damping)
         return gram_blocks(self.parents, self.weights, self.damping)
+
+
+def _masked_grams(parents: Tensor, mask: Tensor) -> Tensor:
+    """U diag(m_j) Uᵀ of every unit, (units × n × n)."""
+    kept = mask.to(parents.dtype)
+    return torch.stack([(parents * row) @ parents.T for row in kept])

@@ -32,6 +32,8 @@ TABLE: dict[str, tuple[Family, Tensor, Tensor | None]] = {
     "gaussian min_std": (Gaussian(min_std=0.3), predictor(4), None),
     "poisson": (Poisson(), predictor(1), outcomes(tuple(range(100)))),
     "categorical": (Categorical(), predictor(3), torch.eye(3, dtype=F64)),
+    "two categorical": (Categorical(2), predictor(4), None),
+    "categorical by its diagonal": (Categorical(coupled=False), predictor(3), torch.eye(3, dtype=F64)),
 }
 
 

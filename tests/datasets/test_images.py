@@ -1,4 +1,4 @@
-"""Files of the user's: IDX and .npy, by path."""
+"""Files of the user's: IDX and .npy, by path; values, colour, splits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dagfisher import datasets
 from dagfisher.datasets import DataError, idx, images
 
 GREY = np.random.default_rng(0).integers(0, 256, (14, 4, 6), dtype=np.uint8)
+COLOUR = np.random.default_rng(1).integers(0, 256, (14, 4, 6, 3), dtype=np.uint8)
 
 
 def npy(array: idx.Array) -> bytes:
@@ -83,6 +84,30 @@ def test_the_last_seventh_is_test_and_the_one_before_valid(tmp_path: Path, n: in
     torch.testing.assert_close(values, torch.arange(n) / n)
 
 
+@pytest.mark.parametrize("axis", [1, 3])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_one_channel_or_three_equal_ones_are_grey(tmp_path: Path, axis: int, channels: int) -> None:
+    np.save(tmp_path / "grey.npy", np.repeat(np.expand_dims(GREY, axis), channels, axis))
+    data = datasets.load(tmp_path / "grey.npy", "C")
+    assert data.shape == (4, 6)
+    assert torch.equal(data.train, torch.from_numpy(GREY[:10]).flatten(1))
+
+
+@pytest.mark.parametrize("axis", [1, 3])
+@pytest.mark.parametrize("top", [255, 1.0])
+def test_colour_becomes_grey_only_when_asked(tmp_path: Path, axis: int, top: float) -> None:
+    pixels = COLOUR if top == 255 else COLOUR / 255
+    np.save(tmp_path / "colour.npy", np.moveaxis(pixels, 3, axis))
+    with pytest.raises(DataError, match="in colour"):
+        datasets.load(tmp_path / "colour.npy", "C")
+    data = datasets.load(tmp_path / "colour.npy", "C", colour="grey")
+    wanted = (pixels @ np.array([0.299, 0.587, 0.114])).reshape(14, -1)
+    found = torch.cat([data.train, data.valid, data.test]).double().numpy()
+    np.testing.assert_allclose(found, np.rint(wanted) if top == 255 else wanted, atol=1e-6)
+    with pytest.raises(DataError, match="colour is 'gray'; it must be 'refuse' or 'grey'"):
+        datasets.load(tmp_path / "colour.npy", colour="gray")
+
+
 def object_array() -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, np.array([{"a": 1}], dtype=object), allow_pickle=True)
@@ -96,7 +121,10 @@ def huge_header() -> bytes:
 UNUSABLE = [
     ("labels.gz", idx.encode(np.arange(9, dtype=np.uint8)), "holds labels or single numbers, not images"),
     ("labels.npy", npy(np.arange(9)), "holds labels or single numbers, not images"),
-    ("four.npy", npy(np.zeros((2, 1, 4, 4))), "has 4 dimensions; images need 3"),
+    ("five.npy", npy(np.zeros((2, 1, 4, 4, 1))), "has 5 dimensions; images need 3"),
+    ("four.npy", npy(np.zeros((2, 2, 4, 4))), "has 4 dimensions, 2×2×4×4; images need 3"),
+    ("unclear.npy", npy(np.zeros((5, 3, 4, 3))), "has 4 dimensions, 5×3×4×3; images need 3"),
+    ("colour.npy", npy(COLOUR), "holds images in colour, .*; make them grey with colour='grey'"),
     ("scalar.npy", npy(np.array(1.0)), "has 0 dimensions; images need 3"),
     ("empty.npy", npy(np.zeros((0, 4, 4))), "holds no images"),
     ("two.npy", npy(GREY[:2]), "holds 2 images; three splits need at least 3"),
@@ -116,7 +144,7 @@ UNUSABLE = [
     ("magic.npy", npy(GREY)[:6], "cannot be read as a .npy file of numbers"),
     ("huge.npy", huge_header(), "cannot be read as a .npy file of numbers"),
     ("picture.npy", b"\x89PNG and so on", r"not a .npy file \(wrong magic number\)"),
-    ("picture.png", b"\x89PNG and so on", "not an IDX file"),
+    ("picture.png", b"\x89PNG and so on", r"not a .png file \(wrong magic number\)"),
     ("nothing", b"", "not an IDX file"),
 ]
 

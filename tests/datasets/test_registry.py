@@ -17,6 +17,15 @@ def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
         datasets.load(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("mini-mnits", "mini-mnist"), ("Mini-MNIST", "mini-mnist"), ("mnsit", "mnist"), ("fashion", "fashion-mnist")],
+)
+def test_a_misspelt_name_gets_a_suggestion(name: str, meant: str) -> None:
+    with pytest.raises(DataError, match=rf"no dataset and no file '{name}' \(did you mean {meant}\?\); use three-by"):
+        datasets.load(name)
+
+
 @pytest.mark.parametrize("name", datasets.NAMES)
 def test_an_unknown_binarisation_is_refused(name: str) -> None:
     with pytest.raises(DataError, match=r"no binarisation 'D'; use B \(once\), C \(drawn at each step\) or G"):

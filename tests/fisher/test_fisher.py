@@ -10,7 +10,7 @@ from reference import PARENTS, blocks_of, random_parents
 from torch import Tensor
 
 from dagfisher.errors import NonFiniteError, SampleWeightError, SingularBlockError
-from dagfisher.fisher import MEMORY_LIMIT, Grams, LayerFisher, Rows, choose_solver
+from dagfisher.fisher import MEMORY_LIMIT, Columns, Grams, LayerFisher, Rows, choose_solver
 from dagfisher.fisher.rows import merge_rows
 from dagfisher.fisher.segments import RowSegment
 
@@ -30,7 +30,8 @@ def some_rows(n: int, parents: int, units: int, seed: int, weights: Tensor | Non
 
 def blocks(rows: Rows, *, weight: bool = True, bias: bool = True) -> Tensor:
     """The blocks of the one group of units, built from its segment by a loop over samples."""
-    (segment,) = rows.segments(rows.fisher_weights[0].shape[1:], weight=weight, bias=bias)
+    rows.require_sound()
+    (segment,) = rows.segments(rows.fisher_weights[0].shape[1:], Columns(weight, bias))
     return torch.from_numpy(blocks_of(segment.parents, segment.weights, 0.0))
 
 
@@ -105,7 +106,7 @@ def test_several_passes_are_one_pass_over_all_their_samples(sizes: list[int], se
     )
     torch.testing.assert_close(blocks(Rows.joined(passes)), blocks(whole), rtol=1e-13, atol=1e-14)
     grams = Grams.joined([r.to_grams((2,)) for r in passes])
-    built = torch.cat([segment.blocks for segment in grams.segments((2,), weight=True, bias=True)])
+    built = torch.cat([segment.blocks for segment in grams.segments((2,), Columns(True, True))])
     torch.testing.assert_close(built, blocks(whole), rtol=1e-13, atol=1e-14)
 
 

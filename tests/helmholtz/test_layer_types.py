@@ -255,7 +255,7 @@ def test_no_standard_deviation_falls_below_the_bound() -> None:
         ([bottom("conv/dense", False)], None, "needs the shape of its data"),
         ([bottom("conv/dense", False)], (1, 28), "takes 1 channels and 2 spatial dimensions"),
         ([bottom("conv/dense", False)], (1, 7, 7), "but there are 2×4×4"),
-        ([bottom("dense/deconv", False)], (20,), "stand as 20"),
+        ([bottom("dense/deconv", False)], (20,), "have the shape 20"),
         ([bottom("dense/deconv", False)], (1, 4, 5), "cannot make 1×4×5"),
         ([(bottom("dense/deconv", False)[0], BernoulliLinear(20, 5))], SHAPE, "give the dense layer 12 units"),
         ([(BernoulliConv2d(2, 1, 3), BernoulliLinear(20, 12))], SHAPE, "use a transposed convolution"),

@@ -6,11 +6,13 @@ import dataclasses
 import itertools
 import json
 import math
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from registries import registrations_forgotten
 from torch import Tensor
 
 from dagfisher import DAGNaturalGradient, datasets
@@ -33,33 +35,14 @@ from dagfisher.helmholtz.algorithms import importance_weights
 
 from .enumeration import gradients, hidden_states, log_joint, log_recognition, tiny_machine
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STATES = (-1.0, 1.0)
 X = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
 
 
-# The algorithm ------------------------------------------------------------------------------------------------------
-
-
-def credit(step: Step) -> Tensor:
-    """Each sample's share of the bound log Σ p/q, less what pulls it up through q itself, (S, B)."""
-    ratio = step.wake.log_ratio
-    samples, batch = ratio.shape
-    others = (ratio.sum(0) - ratio) / (samples - 1)  # what a sample is replaced by: the mean of the others
-    own = torch.eye(samples, dtype=torch.bool, device=ratio.device)[:, :, None]
-    without = torch.where(own, others[:, None], ratio[None])  # (replaced, sample, example)
-    return (ratio.logsumexp(0) - without.logsumexp(1)) / batch - step.weights
-
-
-VIMCO = Algorithm(
-    name="vimco",
-    summary="multi-sample bound; q by each sample's share of it",
-    weights=importance_weights,
-    recognition=credit,
-    least_samples=2,
-    lr=0.05,
-)
-
-# --------------------------------------------------------------------------------------------------------------------
+# The algorithm is the one that the documentation shows.
+with registrations_forgotten():
+    VIMCO: Algorithm = runpy.run_path(str(EXAMPLES / "extending" / "vimco.py"))["VIMCO"]
 
 
 @pytest.fixture

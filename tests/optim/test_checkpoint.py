@@ -180,7 +180,7 @@ def test_restored_settings_are_those_the_next_step_uses() -> None:
     assert_step(other, scaled(0.01, expected))
 
 
-def test_a_schedule_continues_where_it_stood() -> None:
+def test_a_schedule_continues_where_it_was() -> None:
     def damping(step: int) -> float:
         return 0.1 * (step + 1)
 

@@ -1,0 +1,74 @@
+"""The command `train`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from .._settings import settings_of
+from ..datasets import DataError
+from ..errors import MissingExtraError, SettingError
+from ..helmholtz.runs import CHECKPOINT, Run, holds_run
+from ..helmholtz.settings import Settings
+from .console import fallen, program, require_tensorboard, watch
+from .exits import BAD_INPUT, INTERRUPTED, explain
+from .progress import warn
+
+
+def train(options: argparse.Namespace) -> int:
+    """Train a run, a new one or one that is resumed; the exit code."""
+    names = [setting.name for setting in settings_of(Settings)]
+    given = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    if options.config is not None:
+        given = {**_read_config(options.config), **given}
+    if options.tensorboard:
+        require_tensorboard()
+    out: Path = options.out
+    if options.resume:
+        run = Run.resume(out, **given)
+    elif holds_run(out):
+        raise SettingError(f"{out} already holds a run; add --resume to continue it, or give another --out.")
+    else:
+        run = Run.create(out, Settings.resolve(**given))
+    if run.finished:
+        print(f"{out} has done its {run.settings.epochs} epochs; give more --epochs to go on.")
+        return 0
+    again = f"{program()} train --resume --out {shlex.quote(str(out))}"
+    try:
+        finished = watch(run, tensorboard=options.tensorboard)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if not (out / CHECKPOINT).exists():
+            raise
+        warn(f"{explain(error)}; the last checkpoint is whole, and the run continues from it with: {again}")
+        return BAD_INPUT
+    if not finished:
+        print(f"stopped after step {run.steps} (epoch {run.steps / run.batches:.2f}); continue with: {again}")
+        return INTERRUPTED
+    if (worse := fallen(run)) is not None:
+        print(f"{out} is done, but {worse}")
+    else:
+        print(f"{out} is done; for its final figure: {program()} evaluate {shlex.quote(str(out))} --samples 10000")
+    return 0
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError:
+        raise MissingExtraError(
+            "on Python 3.10, TOML files need the package tomli; install it with pip install 'dagfisher[examples]'."
+        ) from None
+    try:
+        values = toml.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SettingError(f"{path} is not a TOML file: {error}.") from None
+    try:
+        return Settings.convert({name.replace("-", "_"): value for name, value in values.items()})
+    except (SettingError, DataError) as error:
+        raise SettingError(f"{path}: {error}") from None

@@ -1,0 +1,123 @@
+"""Conjugate gradients for variables whose units are coupled, as the logits of a categorical variable are.
+
+One product with the blocks of every variable is two matrix products, A = X Uᵀ and Y = αX + B U, with
+B = w ∘ π ∘ (A − Σ_c π_c A_c) between them. In the eigenbasis of the Gram matrix of U, which all variables share, the
+preconditioner solves the C×C matrices of each direction exactly and leaves out what lies between directions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .base import BlockShape, Cost, CoupledProblem, Kind, Solver
+from .conjugate import OPERATIONS
+from .descent import calibrate, iterate
+from .rates import rates
+from .spd import eigenvectors, spd_inverse
+
+
+@dataclass
+class CoupledConjugate(Solver):
+    """Keeps rows, probabilities, basis and preconditioner: O(n(l + d) + l·d·C) numbers."""
+
+    rows: Tensor
+    """(n × m): the rows in the coordinates of the basis."""
+    probability: Tensor
+    """π, (variables × classes × n)."""
+    shares: Tensor
+    """w, (n)."""
+    basis: Tensor
+    """(d × m), orthonormal columns; outside it every block is αI."""
+    inverses: Tensor
+    """(variables · m × classes × classes): the inverses of the blocks of each direction."""
+    damping: float
+    iterations: int
+
+    name: ClassVar[str] = "conjugate, coupled"
+    variant_of: ClassVar[str | None] = "conjugate"
+    kinds: ClassVar[tuple[Kind, ...]] = ("coupled",)
+
+    @classmethod
+    def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
+        n, d, units, _, update_every, _, classes = shape
+        known, size = rates(device), min(n, d)
+        iteration = 2.0 * units * n * size + known.stored * units * size * classes + 2 * OPERATIONS * known.operation
+        prepare = float(n) * d * size + known.eigh * size**3 + units * size * (n + known.small_inverse * classes**2)
+        step = (prepare + 80 * known.operation) / update_every + 4 * iteration + 2.0 * units * d * size
+        return Cost(step, n * (units + d) + d * size + units * size * classes)
+
+    @classmethod
+    def begin(cls, problem: CoupledProblem) -> tuple[CoupledConjugate, Tensor]:
+        rows, alpha, classes = problem.parents, problem.damping, problem.classes
+        gram = rows.T @ (problem.weights.mean(1, keepdim=True) * rows)
+        basis = eigenvectors(gram).flip(1)
+        if rows.shape[0] < rows.shape[1]:  # the row space has at most n dimensions
+            basis = torch.linalg.qr(rows.T).Q
+            inside = rows @ basis
+            basis = basis @ eigenvectors(inside.T @ (problem.weights.mean(1, keepdim=True) * inside)).flip(1)
+        rows = rows @ basis
+        probability = problem.probability.T.reshape(-1, classes, len(rows)).contiguous()
+        inverses = _direction_inverses(rows, probability, problem.shares, alpha)
+        solver = cls(rows, probability, problem.shares, basis.contiguous(), inverses, alpha, 0)
+        gradient = problem.gradient
+        length = float(gradient.norm())
+        generator = torch.Generator(device=rows.device).manual_seed(0)
+        guide = gradient @ basis
+        if not float(guide.norm()) > 1e-3 * length > 0:
+            guide = torch.randn(guide.shape, generator=generator, device=rows.device, dtype=rows.dtype)
+            length = float(guide.norm())
+        goal = max(problem.tolerance, torch.finfo(gradient.dtype).eps) * length
+        solver.iterations, _ = calibrate(solver, solver._grouped(guide), goal)
+        return solver, solver.solve(gradient)
+
+    def _grouped(self, rows: Tensor) -> Tensor:
+        """One row for each variable."""
+        return rows.reshape(len(self.probability), -1)
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        inside = gradient @ self.basis
+        solution = iterate(self, self._grouped(inside), self.iterations).reshape(inside.shape)
+        if self.basis.shape[0] == self.basis.shape[1]:
+            return solution @ self.basis.T
+        solution = solution.sub_(inside, alpha=1 / self.damping)
+        return torch.addmm(gradient, solution, self.basis.T, beta=1 / self.damping)
+
+    def product(self, x: Tensor) -> Tensor:
+        """(αI + F_v) x_v for every variable, (variables × classes · m)."""
+        variables, classes, n = self.probability.shape
+        flat = x.reshape(variables * classes, -1)
+        seen = (flat @ self.rows.T).reshape(variables, classes, n)
+        seen = seen.sub_((seen * self.probability).sum(1, keepdim=True)).mul_(self.probability).mul_(self.shares)
+        return torch.addmm(flat, seen.reshape(-1, n), self.rows, beta=self.damping).reshape(x.shape)
+
+    def precondition(self, residual: Tensor) -> Tensor:
+        """The inverse of what couples the classes in each direction."""
+        variables, classes, _ = self.probability.shape
+        across = residual.reshape(variables, classes, -1).transpose(1, 2)  # (variables × m × classes)
+        solved = torch.bmm(across.reshape(-1, 1, classes), self.inverses).reshape(across.shape)
+        return solved.transpose(1, 2).reshape(residual.shape)
+
+    def blocks(self) -> Tensor:
+        probability = self.probability.permute(2, 0, 1).flatten(1)
+        gradient = self.rows.new_zeros(probability.shape[1], self.basis.shape[0])
+        rows = self.rows @ self.basis.T
+        return CoupledProblem(
+            rows, probability, self.shares, self.probability.shape[1], self.damping, gradient
+        ).damped_blocks()
+
+
+def _direction_inverses(rows: Tensor, probability: Tensor, shares: Tensor, damping: float) -> Tensor:
+    """(αI + Σ_k w_k r_ki² (diag π_k − π_k π_kᵀ))⁻¹ for every variable and direction i, (variables · m × C × C)."""
+    weighted = rows.square() * shares.unsqueeze(1)  # (n × m)
+    found = []
+    for each in probability:  # (C × n)
+        classes = len(each)
+        products = (each.unsqueeze(0) * each.unsqueeze(1)).reshape(classes * classes, -1)
+        blocks = -(products @ weighted).T.reshape(-1, classes, classes)
+        blocks.diagonal(dim1=1, dim2=2).add_((each @ weighted).T).add_(damping)
+        found.append(blocks)
+    return spd_inverse(torch.cat(found), jitter=True)

@@ -1,0 +1,94 @@
+"""Conjugate gradients for units that each have parents of their own.
+
+One product with every block is two matrix products and a mask, Y = αX + M ∘ (((X Uᵀ) ∘ qᵀ) U); X stays zero where M is.
+The preconditioner is that of the same layer without a mask, in the eigenbasis that all units share, masked on the way
+out: nothing of size l·d² exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .base import BlockShape, Cost, Kind, MaskedProblem, Solver, gram_blocks, masked_blocks
+from .conjugate import DROP_SHARE, OPERATIONS, drop_rows, full_basis, leading_directions, typical_gradient
+from .descent import calibrate, iterate
+from .rates import rates
+from .spd import eigenvectors
+
+
+@dataclass
+class MaskedConjugate(Solver):
+    """Keeps rows, weights, mask and preconditioner: O(n(l + d) + l·d + d²) numbers."""
+
+    rows: Tensor
+    """(n' × d): the kept rows."""
+    weights: Tensor
+    """(units × n')."""
+    mask: Tensor
+    """(units × d), true where a parent is allowed."""
+    directions: Tensor
+    """(d × r): the eigenbasis of the weighted Gram matrix, or its leading part."""
+    diagonal: Tensor
+    """(units × r): the inverse of α + diag F_j along the directions, less `remainder`."""
+    remainder: Tensor
+    """(units × 1): the inverse of the mean of α + F_j outside the directions; 0 for a whole basis."""
+    damping: float
+    iterations: int
+
+    name: ClassVar[str] = "conjugate, masked"
+    variant_of: ClassVar[str | None] = "conjugate"
+    kinds: ClassVar[tuple[Kind, ...]] = ("masked",)
+
+    @classmethod
+    def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
+        n, d, units, _, update_every, _, _ = shape
+        known = rates(device)
+        whole = full_basis(n, d, units, update_every, known)
+        iteration = 2.0 * units * d * (n + (d if whole else 32)) + 1.5 * OPERATIONS * known.operation
+        prepare = float(n) * d * d + (known.eigh * d**3 if whole else 0.0) + 50 * known.operation
+        return Cost(prepare / update_every + 6 * iteration, n * (units + d) + 3 * units * d + d * d)
+
+    @classmethod
+    def begin(cls, problem: MaskedProblem) -> tuple[MaskedConjugate, Tensor]:
+        rows, weights = drop_rows(problem)
+        alpha, d = problem.damping, rows.shape[1]
+        gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
+        if full_basis(len(rows), d, problem.blocks, problem.update_every, rates(rows.device)):
+            directions = eigenvectors(gram).flip(1)
+            diagonal = weights.T @ (rows @ directions).square()
+            remainder = diagonal.new_zeros(len(diagonal), 1)
+        else:
+            directions = leading_directions(gram)
+            diagonal = weights.T @ (rows @ directions).square()
+            total = weights.T @ rows.square().sum(1, keepdim=True)
+            rest = (total - diagonal.sum(1, keepdim=True)).clamp_min_(0) / (d - directions.shape[1])
+            remainder = (rest + alpha).reciprocal_()
+        diagonal = diagonal.add_(alpha).reciprocal_() - remainder
+        solver = cls(rows, weights.T.contiguous(), problem.mask, directions.contiguous(), diagonal, remainder, alpha, 0)
+        gradient = problem.gradient
+        length = float(gradient.norm())
+        guide = gradient if length > 0 else typical_gradient(rows, len(gradient)) * problem.mask
+        rounding = torch.finfo(gradient.dtype).eps
+        goal = max((1 - DROP_SHARE) * problem.tolerance, rounding) * (length or float(guide.norm()))
+        solver.iterations, solution = calibrate(solver, guide, goal)
+        return solver, solution if length > 0 else solver.solve(gradient)
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        return iterate(self, gradient, self.iterations)
+
+    def product(self, x: Tensor) -> Tensor:
+        """(αI + F_j) x_j for every unit; x is zero under the mask."""
+        seen = (x @ self.rows.T).mul_(self.weights)
+        return torch.addmm(x, seen, self.rows, beta=self.damping).mul_(self.mask)
+
+    def precondition(self, residual: Tensor) -> Tensor:
+        """The inverse in the shared basis, masked."""
+        along = (residual @ self.directions).mul_(self.diagonal)
+        return torch.addmm(residual * self.remainder, along, self.directions.T).mul_(self.mask)
+
+    def blocks(self) -> Tensor:
+        return masked_blocks(gram_blocks(self.rows, self.weights.T, 0.0), self.mask, self.damping)
