@@ -50,6 +50,17 @@ def names_defined(tree: ast.Module) -> set[str]:
     return {name for name in found if is_private(name)}
 
 
+def names_inherited(tree: ast.Module, homes: dict[str, ast.Module], seen: frozenset[int] = frozenset()) -> set[str]:
+    """Private names that a file defines, or that the files of its classes' base classes do."""
+    found, seen = names_defined(tree), seen | {id(tree)}
+    for node in ast.walk(tree):
+        for base in node.bases if isinstance(node, ast.ClassDef) else ():
+            home = homes.get(ast.unparse(base).split(".")[-1])
+            if home is not None and id(home) not in seen:
+                found |= names_inherited(home, homes, seen)
+    return found
+
+
 def is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
@@ -96,13 +107,16 @@ def bound_names(tree: ast.Module) -> dict[str, str]:
     return found
 
 
-def private_torch(tree: ast.Module, elsewhere: set[str], torchs: set[str]) -> Iterator[ast.AST]:
+def private_torch(
+    tree: ast.Module, elsewhere: set[str], torchs: set[str], homes: dict[str, ast.Module]
+) -> Iterator[ast.AST]:
     """Where a file reaches a private name of torch.
 
     A private name below something imported from torch is torch's. Of any other object, a private attribute is the
-    package's if the file defines it, or another file does and torch has no such name; all the rest is torch's.
+    package's if the file defines or inherits it, or another file defines it and torch has no such name; all the rest is
+    torch's. `homes` has the file of each class of the package.
     """
-    bound, here = bound_names(tree), names_defined(tree)
+    bound, here = bound_names(tree), names_inherited(tree, homes)
 
     def foreign(name: str) -> bool:
         return is_private(name) and name not in here and (name not in elsewhere or name in torchs)
@@ -150,11 +164,12 @@ def test_private_names_of_torch_are_reached_in_one_file() -> None:
     torchs, defined = names_of_torch(), {name: names_defined(tree) for name, tree in TREES.items()}
     modules = {part for name in TREES for part in Path(name).with_suffix("").parts}
     elsewhere = modules.union(*defined.values())
+    homes = {node.name: tree for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     found = [
         line
         for name, tree in TREES.items()
         if name != PRIVATE_TORCH
-        for line in where(name, private_torch(tree, elsewhere, torchs))
+        for line in where(name, private_torch(tree, elsewhere, torchs, homes))
     ]
     assert not found, "\n".join([f"these belong in {PRIVATE_TORCH}, each with a fallback:", *found])
 
@@ -221,6 +236,7 @@ def test_hidden_imports_are_found(source: str, hidden: bool) -> None:
         ("other._shared", False),
         ("self._shared", False),
         ("other._version", True),
+        ("class A(Base):\n    def f(self):\n        return self._parameters()", False),
         ("import torch\ntorch.__version__", False),
         ("row._replace(a=1)._asdict()", False),
         ("import argparse\nargparse._SubParsersAction", False),
@@ -231,7 +247,8 @@ def test_hidden_imports_are_found(source: str, hidden: bool) -> None:
     ],
 )
 def test_private_names_of_torch_are_found(source: str, private: bool) -> None:
-    found = private_torch(ast.parse(source), {"_shared", "_version", "_torch"}, names_of_torch())
+    homes = {"Base": ast.parse("class Base:\n    def _parameters(self): ...")}
+    found = private_torch(ast.parse(source), {"_shared", "_version", "_torch"}, names_of_torch(), homes)
     assert bool(list(found)) == private
 
 
