@@ -10,6 +10,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -72,12 +73,20 @@ def inside_sharding_optimizer() -> bool:
     """Whether this code runs because of a `ZeroRedundancyOptimizer`, as the constructor of what it shards does."""
     module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
     kind = getattr(module, "ZeroRedundancyOptimizer", None)
-    frame = sys._getframe() if kind is not None else None
+    return kind is not None and any(isinstance(frame.f_locals.get("self"), kind) for frame in _callers())
+
+
+def inside_distributed_checkpoint() -> bool:
+    """Whether this code runs because `torch.distributed.checkpoint` saves or loads."""
+    name = "torch.distributed.checkpoint"
+    return name in sys.modules and any(str(f.f_globals.get("__name__")).startswith(name) for f in _callers())
+
+
+def _callers() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if isinstance(frame.f_locals.get("self"), kind or ()):
-            return True
+        yield frame
         frame = frame.f_back
-    return False
 
 
 def _looped(name: str) -> Callable[..., list[Tensor]]:

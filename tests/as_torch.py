@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 from dagfisher import DAGNaturalGradient
+from dagfisher.optim.checkpoint import Carried
 
 
 class Mixed(Net):
@@ -57,6 +58,8 @@ def train(net: nn.Module, opt: torch.optim.Optimizer, steps: Iterable[int]) -> N
 
 def flat(state: Any) -> list[Any]:
     """Everything in a nested state, tensors as lists."""
+    if isinstance(state, (Carried, set)):
+        return flat(Carried.opened(state))
     if isinstance(state, dict):
         return [item for key, value in state.items() for item in [key, *flat(value)]]
     if isinstance(state, (list, tuple)):

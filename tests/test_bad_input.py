@@ -1,5 +1,6 @@
 """What users get wrong: a typed error with the layer and the remedy, nothing moved, and a run that goes on unharmed."""
 
+import copy
 import math
 
 import numpy as np
@@ -20,6 +21,7 @@ from ways_wrong import (
     asked_too_early,
     between,
     build,
+    carried,
     cleared,
     complex_parameter,
     damaged,
@@ -143,8 +145,19 @@ CASES: dict[str, Case] = {
     "a sample after backward": (sampled_too_late, MissingStatisticsError, "came after backward.*retain_graph=True"),
     "a loss for a function": (adapting(torch.tensor(1.0)), SettingError, "needs a function.*not a Tensor.*lambda"),
     "a number for a function": (adapting(1.0), SettingError, "needs a function.*not a float"),
+    "a rate of two numbers": (set_to(lr=torch.ones(2)), SettingError, r"Tensor lr must be 1-element.*\(2,\)"),
+    "damping of two numbers": (set_to(damping=lambda t: torch.ones(2)), SettingError, "damping gave tensor"),
+    "a NaN tensor": (set_to(lr=torch.tensor(math.nan)), SettingError, "lr must be a finite number of at least 0"),
+    "a fused step": (set_to(fused=True), SettingError, "fused=True is not supported.*no fused kernel.*leave it out"),
+    "a step in a graph": (set_to(capturable=True), SettingError, "capturable=True is not supported.*CUDA graph"),
+    "maximize in words": (set_to(maximize=WORD), SettingError, "maximize must be True or False, not 'often'"),
+    "a copy without its model": (
+        lambda n, o: copy.deepcopy(o).step(), DeclarationError, "without its model.*together, as one tuple"
+    ),
     # Building an optimizer
     "a module for parameters": (build(nn.Linear(2, 2)), SettingError, r"give model\.parameters\(\)"),
+    "names for parameters": (build({"fc": torch.ones(2)}), SettingError, "params must be tensors, not a str"),
+    "a differentiable step": (build(differentiable=True), SettingError, "differentiable=True is not supp.*no graph"),
     "numbers for parameters": (build([1.0, 2.0]), SettingError, "params must be tensors, not a float"),
     "a group without parameters": (build([{"lr": 0.1}]), SettingError, "needs the key 'params'; this one has 'lr'"),
     "groups and parameters": (build([{"params": []}, torch.ones(2)]), SettingError, "not both"),
@@ -196,6 +209,13 @@ CASES: dict[str, Case] = {
     ),
     "moments in words": (moments(momentum_buffer=WORD), CheckpointError, r"parameter head\.bias is damaged"),
     "half of the moments": (moments(momentum_buffer=None, step=3), CheckpointError, r"head\.bias are not complete"),
+    "layers that nobody carries": (
+        carried(lambda s: [entry.pop("dagfisher") for entry in s.values()]), CheckpointError, NO_STATE
+    ),
+    "a layer that nobody carries": (
+        carried(lambda s: s["head.weight"].pop("dagfisher")), CheckpointError, "1 declared layers.*2; declare the same"
+    ),
+    "a word for a layer": (carried(lambda s: s["head.bias"].update(dagfisher=WORD)), CheckpointError, NO_STATE),
     "moments in a list": (damaged(lambda s: s.update(state=[1])), CheckpointError, "does not fit this optimizer"),
 }  # fmt: skip
 OTHERS: dict[str, tuple[type[nn.Module], Bad, type[DagFisherError], str]] = {

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from by_hand import Net, backward, data, loss, optimizer, same
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.nn.utils import parametrizations
 
 from dagfisher import DAGNaturalGradient, declare, declare_gaussian, no_capture, sample_weights
@@ -208,11 +209,12 @@ def set_to(**settings: Any) -> Bad:
 
     def bad(net: nn.Module, opt: DAGNaturalGradient) -> None:
         group = opt.param_groups[0]
-        good = {key: group[key] for key in settings}
+        good = dict(group)
         group.update(settings)
         try:
             step(net, opt)
         finally:
+            group.clear()
             group.update(good)
 
     return bad
@@ -355,6 +357,21 @@ def damaged(change: Callable[[dict[str, Any]], Any]) -> Bad:
             step(twin, other)
         state = other.state_dict()
         opt.load_state_dict(change(state) or state)
+
+    return bad
+
+
+def carried(change: Callable[[dict[str, Any]], Any]) -> Bad:
+    """A state of `torch.distributed.checkpoint`, changed: the layers are with their parameters."""
+
+    def bad(net: nn.Module, opt: DAGNaturalGradient) -> None:
+        twin = Net()
+        other = optimizer(twin.named_parameters(), lr=0.5, momentum=0.5, update_every=2)
+        for _ in range(3):
+            step(twin, other)
+        state = get_optimizer_state_dict(twin, other)
+        change(state["state"])
+        set_optimizer_state_dict(net, opt, state)
 
     return bad
 

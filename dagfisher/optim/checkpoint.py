@@ -1,14 +1,13 @@
 """What a saved optimizer holds, and what it must hold before an optimizer continues from it.
 
-The state of the layers is in a state dict twice, with the same tensors, which a file keeps once. Under ``"dagfisher"``
-stand the steps taken and the states of all layers. Each parameter's own entry in ``"state"`` holds ``(steps, layer)``,
-where `layer` is the state of the layer that the parameter carries, or None: `torch.distributed.checkpoint` knows
-only ``"state"`` and ``"param_groups"``. It is a tuple, since that is what `torch.distributed.checkpoint` saves as a
-whole: the shapes in it depend on the batches, and an optimizer that is yet to be loaded cannot know them.
+Under ``"dagfisher"`` are the steps taken and the states of all layers. `torch.distributed.checkpoint` knows only
+``"state"`` and ``"param_groups"``: for it, each parameter's own entry in ``"state"`` has a `Carried` with the state of
+the layer that the parameter carries.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -37,7 +36,59 @@ class Saved(NamedTuple):
     groups: list[dict[str, Any]]
 
 
-def add_own_part(state: dict[str, Any], step: int, layers: list[Any], carriers: Sequence[int]) -> None:
+class Carried(str):
+    """What a parameter carries through `torch.distributed.checkpoint`: the steps taken, and a layer's state or None.
+
+    It must stay whole. Dicts, lists and tuples would be taken apart, and each tensor looked for in the optimizer that
+    is to be loaded, which cannot know the shapes: they depend on the batches. A str passes in memory. A file has a set
+    of nested tuples, which stays whole as well and needs nothing of this package to be read with ``weights_only=True``.
+    """
+
+    step: int
+    layer: Any
+
+    def __new__(cls, step: int, layer: Any) -> Carried:
+        carried = super().__new__(cls, f"{step} steps, {'no layer' if layer is None else 'the state of a layer'}")
+        carried.step, carried.layer = step, layer
+        return carried
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return set, ([_frozen((self.step, self.layer))],)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Carried:
+        return Carried(self.step, copy.deepcopy(self.layer, memo))
+
+    @staticmethod
+    def opened(given: Any) -> tuple[Any, Any]:
+        """The steps and the layer in one of these, whether or not it went through a file."""
+        if isinstance(given, Carried):
+            return given.step, given.layer
+        (pair,) = given
+        step, layer = _thawed(pair)
+        return step, layer
+
+
+def _frozen(part: Any) -> Any:
+    """Nested dicts, lists and tuples as tuples that begin with their kind."""
+    if isinstance(part, Mapping):
+        return ("dict", *((key, _frozen(each)) for key, each in part.items()))
+    if isinstance(part, (list, tuple)):
+        return ("list" if isinstance(part, list) else "tuple", *map(_frozen, part))
+    return part
+
+
+def _thawed(part: Any) -> Any:
+    if not isinstance(part, tuple):
+        return part
+    kind, *parts = part
+    if kind == "dict":
+        return {key: _thawed(each) for key, each in parts}
+    return [*map(_thawed, parts)] if kind == "list" else tuple(map(_thawed, parts))
+
+
+def add_own_part(
+    state: dict[str, Any], step: int, layers: list[Any], carriers: Sequence[int], *, distributed: bool
+) -> None:
     """Put the states of the layers into a state dict of torch, and leave out what cannot be saved.
 
     Args:
@@ -45,6 +96,7 @@ def add_own_part(state: dict[str, Any], step: int, layers: list[Any], carriers: 
         step: the steps taken.
         layers: the state of each layer.
         carriers: for each layer, the place among all parameters of the one that carries it.
+        distributed: whether the state dict is for `torch.distributed.checkpoint`.
     """
     for group in state["param_groups"]:
         for key, value in list(group.items()):
@@ -52,11 +104,13 @@ def add_own_part(state: dict[str, Any], step: int, layers: list[Any], carriers: 
                 del group[key]
             elif not isinstance(value, Tensor):
                 group[key] = type(value)(map(plain, value)) if isinstance(value, (tuple, list)) else plain(value)
+    if not distributed:
+        state[OWN] = {"step": step, "layers": layers}
+        return
     saved = [index for group in state["param_groups"] for index in group["params"]]
     carried = {saved[place]: layer for place, layer in zip(carriers, layers, strict=True)}
-    own = {index: {**state["state"].pop(index, {}), OWN: (step, carried.get(index))} for index in saved}
+    own = {index: {**state["state"].pop(index, {}), OWN: Carried(step, carried.get(index))} for index in saved}
     state["state"] = {**own, **state["state"]}
-    state[OWN] = {"step": step, "layers": layers}
 
 
 def read(state_dict: Any) -> Saved:
@@ -68,10 +122,14 @@ def read(state_dict: Any) -> Saved:
                 f"the checkpoint does not fit this optimizer: its state is a {type(entries).__name__}."
             )
         carried, moments, steps = {}, {}, set()
-        for index, entry in entries.items():
+        for index, kept in entries.items():
+            if isinstance(index, str) and index.isdigit() and int(index) in entries:
+                continue
+            # What dcp.load({"optimizer": optimizer}) reads for parameter 0, but for tensors, it leaves under "0".
+            entry = {**kept, **entries.get(str(index), {})}
             moments[index] = {k: v for k, v in entry.items() if k != OWN}
             if OWN in entry:
-                taken, carried[index] = entry[OWN]
+                taken, carried[index] = Carried.opened(entry[OWN])
                 steps.add(int(taken))
         own = state_dict.get(OWN)
         layers = None if own is None else list(own["layers"])

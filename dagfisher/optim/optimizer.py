@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .._torch import inside_sharding_optimizer
+from .._torch import inside_distributed_checkpoint, inside_sharding_optimizer
 from ..capture import sample, weigh
 from ..declaration import Declaration, changes, find_layers
 from ..errors import DagFisherWarning, DeclarationError, SettingError
@@ -277,8 +277,8 @@ class DAGNaturalGradient(SavedOptimizer):
         with self._full_precision():
             try:
                 settings = [validate(group) for group in self.param_groups]
-                if closure is None and self._is_asked_for_its_state(settings):
-                    return self._begin_state(settings)
+                if not any(values["lr"] for values in settings) and inside_distributed_checkpoint():
+                    return loss  # it only asks for a state, which `state_dict` gives; this step must not count
                 late = self._notice_declarations()
                 vectors, whole, fresh = self._vectors(late)
                 blamed = partial(blame, vectors, self.param_groups, self._layers, self._names)
@@ -372,23 +372,11 @@ class DAGNaturalGradient(SavedOptimizer):
             if parameters:
                 yield parameters, rule
 
-    def _is_asked_for_its_state(self, settings: list[dict[str, Any]]) -> bool:
-        """Whether nothing is kept of a parameter yet, every learning rate is zero, and so is every gradient.
-
-        `torch.distributed.checkpoint` takes such a step to see what an optimizer keeps. It must count for nothing.
-        """
-        if self.state or any(values["lr"] != 0 for values in settings):
-            return False
-        gradients = [p.grad for p in self._parameters() if p.grad is not None]
-        zero = (g.layout == torch.strided and not g.is_meta and not bool(g.any()) for g in gradients)
-        return bool(gradients) and all(zero)
-
-    def _begin_state(self, settings: list[dict[str, Any]]) -> None:
-        """What the first step would keep of the parameters, without a step."""
-        for group, values in zip(self.param_groups, settings, strict=True):
-            for parameters, rule in self._rules([p for p in group["params"] if p.requires_grad], values):
+    def _begin_moments(self) -> None:
+        for group in self.param_groups:
+            for parameters, rule in self._rules([p for p in group["params"] if p.requires_grad], group):
                 if keeps_moments(rule):
-                    begin_moments(parameters, [self.state[p] for p in parameters], rule)
+                    begin_moments([p.detach() for p in parameters], [self.state[p] for p in parameters], rule)
 
     # Inspection
 

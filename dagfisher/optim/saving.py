@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .._torch import holding_hooks, optimizer_hooks
+from .._torch import holding_hooks, inside_distributed_checkpoint, optimizer_hooks
 from ..declaration import find_layers
 from ..errors import CheckpointError, DagFisherError, DeclarationError
 from .checkpoint import OWN, add_own_part, read, require_fitting, states_of_layers
@@ -44,6 +44,10 @@ class SavedOptimizer(torch.optim.Optimizer):
     @abstractmethod
     def _forget(self) -> None:
         """Drop what was captured for the coming step."""
+
+    @abstractmethod
+    def _begin_moments(self) -> None:
+        """Moments of zero for every trained parameter that keeps some and has none yet."""
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -122,13 +126,19 @@ class SavedOptimizer(torch.optim.Optimizer):
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain tensors and numbers, also as `torch.distributed.checkpoint` saves them; no callable is saved."""
+        """Plain tensors and numbers; schedules that are callables are not saved.
+
+        `torch.distributed.checkpoint` gets the state of the layers with their parameters, and all moments there are.
+        """
+        distributed = inside_distributed_checkpoint()
+        if distributed and self._adopt():
+            self._begin_moments()
         for prepare in optimizer_hooks(self, "state_dict_pre"):
             prepare(self)
         with holding_hooks(self, "state_dict_pre", "state_dict_post"):
             state = super().state_dict()
         own = self._own_state()
-        add_own_part(state, own["step"], own["layers"], own["carriers"])
+        add_own_part(state, own["step"], own["layers"], own["carriers"], distributed=distributed)
         for hook in optimizer_hooks(self, "state_dict_post"):
             changed = hook(self, state)
             state = state if changed is None else changed

@@ -1,5 +1,7 @@
 """Several processes with a process group step as one process with all of their samples."""
 
+import copy
+import pickle
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,11 +14,12 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from by_hand import SOLVERS, Net, affine, array, assert_close, backward, data, loss, natural, optimizer, scaled
+from by_hand import SOLVERS, Net, affine, array, assert_close, backward, data, loss, natural, optimizer, same, scaled
 from torch import Tensor, nn
 
 import dagfisher
-from dagfisher import sample_weights
+from dagfisher import DAGNaturalGradient, sample_weights
+from dagfisher.errors import CheckpointError, SettingError
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without torch.distributed")
 
@@ -187,3 +190,79 @@ def test_a_group_of_one_steps_by_the_formula(alone: dist.ProcessGroup) -> None:
             expected |= natural(heads.scale, x, 0.1, q=np.full((8, 2), 2.0), weights=WEIGHTS)
         vectors = {p: LR * array(v) for p, v in opt.natural_gradient().items()}
         assert_close(vectors, scaled(LR, expected))
+
+
+def steps(model: nn.Module, opt: torch.optim.Optimizer, seeds: range) -> None:
+    for seed in seeds:
+        backward(model, opt, data(8, 4, seed=seed))
+        opt.step()
+
+
+def test_a_copy_keeps_its_group_and_a_pickle_is_refused(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Net()
+    opt = optimizer(net.parameters(), lr=LR, process_group=alone, update_every=2)
+    steps(net, opt, range(1))
+    twin, other = copy.deepcopy((net, opt))
+    shared = []
+    share_rows = dagfisher.optim.layer.share_rows
+    monkeypatch.setattr(
+        dagfisher.optim.layer, "share_rows", lambda rows, group: shared.append(group) or share_rows(rows, group)
+    )
+    steps(net, opt, range(1, 4))
+    assert len(shared) == 2
+    steps(twin, other, range(1, 4))
+    assert shared == [alone] * 4
+    assert same(net, twin)
+    for given in (opt, (net, opt), other):
+        with pytest.raises(CheckpointError, match=r"process_group cannot be pickled.*state_dict\(\)"):
+            pickle.dumps(given)
+    steps(net, opt, range(4, 6))
+    steps(twin, other, range(4, 6))
+    assert same(net, twin)
+
+
+@pytest.mark.parametrize("build", [DAGNaturalGradient, lambda params, **s: DAGNaturalGradient(params, **s)])
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "update_every": 2}], ids=str)
+def test_an_optimizer_that_parts_weights_from_biases_is_refused(
+    alone: dist.ProcessGroup, build: Callable[..., Any], settings: dict[str, Any]
+) -> None:
+    zero = pytest.importorskip("torch.distributed.optim").ZeroRedundancyOptimizer
+    net = Net()
+    with pytest.raises(SettingError, match=r"ZeroRedundancyOptimizer cannot shard.*weight and the bias.*process_group"):
+        zero(net.parameters(), optimizer_class=build, lr=0.1, **settings)
+    zero(net.parameters(), optimizer_class=torch.optim.SGD, lr=0.1)
+    opt = optimizer(net.parameters(), lr=LR, process_group=alone)
+    steps(net, opt, range(1))
+    assert not same(net, Net())
+
+
+@pytest.mark.parametrize("way", ["memory", "file", "folder"])
+@pytest.mark.parametrize("broadcast", [None, False, True], ids=["each", "full", "broadcast"])
+def test_a_distributed_checkpoint_of_a_group_continues_bit_for_bit(
+    alone: dist.ProcessGroup, broadcast: bool | None, way: str, tmp_path: Path
+) -> None:
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    state_dict = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    options = state_dict.StateDictOptions(full_state_dict=broadcast is not None, broadcast_from_rank0=bool(broadcast))
+    net, twin = Net(), Net()
+    opt, other = (
+        optimizer(n.parameters(), lr=LR, process_group=alone, update_every=4, window=2, momentum=0.9)
+        for n in (net, twin)
+    )
+    steps(net, opt, range(7))
+    opt.zero_grad()
+    twin.load_state_dict(net.state_dict())
+    state = state_dict.get_optimizer_state_dict(net, opt, options=options)
+    if way == "file":
+        torch.save(state, tmp_path / "optimizer.pt")
+        state = torch.load(tmp_path / "optimizer.pt", weights_only=True)
+    if way == "folder":
+        dcp.async_save({"optimizer": state}, checkpoint_id=tmp_path / "checkpoint").result()
+        state = state_dict.get_optimizer_state_dict(twin, other, options=options)
+        dcp.load({"optimizer": state}, checkpoint_id=tmp_path / "checkpoint")
+    state_dict.set_optimizer_state_dict(twin, other, state, options=options)
+    steps(net, opt, range(7, 12))
+    steps(twin, other, range(7, 12))
+    assert same(net, twin)

@@ -31,7 +31,6 @@ def test_state_dict_hooks_see_the_whole_state_in_torchs_order_once() -> None:
         def hook(optimizer: Any, state: dict[str, Any]) -> None:
             assert optimizer is opt
             assert set(state) == {"state", "param_groups", "dagfisher"}
-            assert all("dagfisher" in entry for entry in state["state"].values())
             calls.append(name)
 
         return hook

@@ -194,30 +194,11 @@ def test_a_state_dict_from_before_a_flag_existed_is_loaded(settings: dict[str, A
     state = opt.state_dict()
     for group in state["param_groups"]:
         del group["maximize"], group["foreach"]
-    for entry in state["state"].values():
-        del entry["dagfisher"]
     other.load_state_dict(state)
     twin.load_state_dict(net.state_dict())
     train(net, opt, range(2, 4))
     train(twin, other, range(2, 4))
     assert same(net, twin)
-
-
-def test_a_state_dict_keeps_each_tensor_once() -> None:
-    net = Mixed()
-    opt = built(net, momentum=0.9, window=2)
-    train(net, opt, range(2))
-
-    def size(state: dict[str, Any]) -> int:
-        file = io.BytesIO()
-        torch.save(state, file)
-        return file.tell()
-
-    state = opt.state_dict()
-    alone = {**state, "state": {i: {k: v for k, v in s.items() if k != "dagfisher"} for i, s in state["state"].items()}}
-    assert size(state) < 1.5 * size(alone)
-    kept = [entry["dagfisher"][1] for entry in state["state"].values()]
-    assert [layer for layer in kept if layer is not None] == state["dagfisher"]["layers"]
 
 
 def test_no_gradients_and_gradients_of_zero_move_nothing() -> None:
