@@ -153,7 +153,7 @@ def test_wrong_rules_are_named_and_leave_the_model_as_it_was(rules: Any, sentenc
     model = Attentive()
     before = traces(model)
     with pytest.raises(DeclarationError, match=sentence):
-        declare_model(model, {**first, **rules})
+        declare_model(model, {**rules, **{key: rule for key, rule in first.items() if key not in rules}})
     assert traces(model) == before
 
 

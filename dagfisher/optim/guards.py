@@ -71,9 +71,13 @@ def origin(groups: list[dict[str, Any]], layers: list[TrainedLayer], names: dict
                 whose = "" if isinstance(layer.declaration, ParameterDeclaration) else f": its {kind}"
                 return f"layer {layer.name}{whose} itself holds {_RUINED}"
         if not _finite([t for p in layer.recorder.passes for t in p.tensors()]):
+            joined = any(p.statistics is not None for p in layer.recorder.passes)  # parents and predictors in one
+            held, rest = (
+                ("captured parents or predictors", "") if joined else ("predictors", ", and its parents do not")
+            )
             return (
-                f"layer {layer.name}: its predictors hold an infinity or a NaN, and its parents do not; no parameter "
-                f"has moved. Look at the data, at the learning rate, and at predictors too large for an exponential."
+                f"layer {layer.name}: its {held} hold an infinity or a NaN{rest}; no parameter has moved. Look at the "
+                f"data, at the learning rate, and at predictors too large for an exponential."
             )
     return None
 
