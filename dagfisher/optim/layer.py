@@ -124,7 +124,7 @@ class TrainedLayer:
     def keep(self, fisher: LayerFisher, step: int) -> None:
         """Use this Fisher until the next refresh."""
         self.fisher, self.refreshed, self._layout = fisher, step, self.layout()
-        self.window.push(self._latest, float(self.group["window_decay"]), int(self.group["window"]) - 1)
+        self.window.push(self._latest, float(self.group["window_decay"]), self.group["window"] - 1)
         self._latest = []
 
     def _update_every(self, step: int) -> float:
@@ -225,7 +225,7 @@ class TrainedLayer:
                 gradient,
                 damping=self._damping(step),
                 solver=self.group["solver"],
-                tolerance=float(self.group["tolerance"]),
+                tolerance=self.group["tolerance"],
                 update_every=int(min(self._update_every(step), 10**6)),
             )
         except DagFisherError as error:
@@ -320,7 +320,7 @@ def _number(value: Any) -> float:
     """What a schedule gave; NaN, which is in no range, for what is no number."""
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError):
         return math.nan
 
 
