@@ -54,7 +54,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], Callable[[Tensor], Tensor]]] = {
     "gaussian, log_var and a bound": ("gaussian", {"scale": "log_var", "min_std": 0.1}, lambda z: z),
     "gaussian, fixed": ("gaussian", {"std": 0.5}, lambda z: z),
     "poisson": ("poisson", {}, lambda z: z.abs().round()),
-    "categorical": ("categorical", {}, lambda z: nn.functional.one_hot(z.argmax(-1), 3).double()),
+    "categorical": ("categorical", {"coupled": False}, lambda z: nn.functional.one_hot(z.argmax(-1), 3).double()),
 }
 SETTINGS = {
     "exact": {},

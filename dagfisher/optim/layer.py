@@ -133,7 +133,7 @@ class TrainedLayer(LayerMatrix):
     def gradient(self) -> Tensor | None:
         found = super().gradient()
         trained = any(p is not None for p in self._trained())
-        if found is None and trained and self.fisher is None and not self.recorder.passes:
+        if found is None and trained and self.fisher is None and not self.recorder.any():
             how = "run only in eval() or without gradients" if self.recorder.ran else "never run"
             if self._parameter is not None:
                 how = "been part of no loss"
@@ -207,7 +207,7 @@ class TrainedLayer(LayerMatrix):
 
     def blocks(self, step: int, process_group: dist.ProcessGroup | None) -> Tensor:
         """The damped blocks of the coming step."""
-        known = bool(self.recorder.passes) or self._parameter is not None
+        known = self.recorder.any() or self._parameter is not None
         if self.fisher is not None and not (self.due(step) and known):
             return self.fisher.blocks()
         if not known:

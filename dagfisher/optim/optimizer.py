@@ -157,7 +157,7 @@ class DAGNaturalGradient(ShownOptimizer):
 
     def _notice_declarations(self) -> set[int]:
         """Find layers that were declared, or undeclared, since the last look; gives the parameters of new ones."""
-        if self._seen == changes():
+        if self._seen == changes() or self._absent is not None:
             return set()
         before = set(self._declared)
         self._bind()
