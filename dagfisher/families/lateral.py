@@ -45,13 +45,14 @@ class LateralConditional(Conditional):
         excess += low * own.sum(1, keepdim=True)
         own = (high - low) * own
         bits = torch.empty_like(excess)
+        logits, drawn, weights = excess.unbind(0), bits.unbind(0), own.unbind(0)
         for start in range(0, len(own), BLOCK):
             stop = min(start + BLOCK, len(own))
             excess[start:stop].addmm_(own[start:stop, :start], bits[:start])
             for j in range(start, stop):
                 if j > start:
-                    excess[j].addmv_(bits[start:j].T, own[j, start:j])
-                torch.gt(excess[j], 0, out=bits[j])
+                    logits[j].addmv_(bits[start:j].T, weights[j][start:j])
+                torch.gt(logits[j], 0, out=drawn[j])
         return family.from_bits(bits.T.reshape(given.shape).contiguous())
 
     @property

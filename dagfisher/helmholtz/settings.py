@@ -199,6 +199,11 @@ class Settings:
             raise SettingError("nesterov needs a momentum above 0.")
         if values["momentum"] and values["adam"]:
             raise SettingError("momentum and adam cannot both be given; choose one.")
+        if values["binarisation"] == "G" and values["lateral"] in ("generative", "both"):
+            raise SettingError(
+                "lateral connections are between Bernoulli units, and the pixels of binarisation G are Gaussian; they "
+                "can have lateral recognition alone."
+            )
         rate = algorithm.lr
         if values["binarisation"] == "G":
             rate = _GREY_PLAIN_LR if algorithm.solver is None else _GREY_NATURAL_LR
