@@ -33,7 +33,7 @@ class CoupledConjugate(Solver):
     basis: Tensor
     """(d × m), orthonormal columns; outside it every block is αI."""
     inverses: Tensor
-    """(variables · m × classes × classes): the inverses of the blocks of each direction."""
+    """(variables × classes × classes × m): the inverses of the blocks of each direction."""
     damping: float
     iterations: int
 
@@ -97,9 +97,13 @@ class CoupledConjugate(Solver):
     def precondition(self, residual: Tensor) -> Tensor:
         """The inverse of what couples the classes in each direction."""
         variables, classes, _ = self.probability.shape
-        across = residual.reshape(variables, classes, -1).transpose(1, 2)  # (variables × m × classes)
-        solved = torch.bmm(across.reshape(-1, 1, classes), self.inverses).reshape(across.shape)
-        return solved.transpose(1, 2).reshape(residual.shape)
+        across = residual.reshape(variables, classes, 1, -1)
+        if self.inverses.numel() <= _AT_ONCE:
+            return (self.inverses * across).sum(1).reshape(residual.shape)
+        solved = self.inverses[:, 0] * across[:, 0]
+        for c in range(1, classes):
+            solved.addcmul_(self.inverses[:, c], across[:, c])
+        return solved.reshape(residual.shape)
 
     def blocks(self) -> Tensor:
         probability = self.probability.permute(2, 0, 1).flatten(1)
@@ -110,8 +114,12 @@ class CoupledConjugate(Solver):
         ).damped_blocks()
 
 
+_AT_ONCE = 2**20
+"""Numbers that a product with the inverses may write before it sums them."""
+
+
 def _direction_inverses(rows: Tensor, probability: Tensor, shares: Tensor, damping: float) -> Tensor:
-    """(αI + Σ_k w_k r_ki² (diag π_k − π_k π_kᵀ))⁻¹ for every variable and direction i, (variables · m × C × C)."""
+    """(αI + Σ_k w_k r_ki² (diag π_k − π_k π_kᵀ))⁻¹ for every variable and direction i, (variables × C × C × m)."""
     weighted = rows.square() * shares.unsqueeze(1)  # (n × m)
     found = []
     for each in probability:  # (C × n)
@@ -120,4 +128,5 @@ def _direction_inverses(rows: Tensor, probability: Tensor, shares: Tensor, dampi
         blocks = -(products @ weighted).T.reshape(-1, classes, classes)
         blocks.diagonal(dim1=1, dim2=2).add_((each @ weighted).T).add_(damping)
         found.append(blocks)
-    return spd_inverse(torch.cat(found), jitter=True)
+    inverses = spd_inverse(torch.stack(found).flatten(0, 1), jitter=True)
+    return inverses.unflatten(0, (len(found), -1)).movedim(1, 3).contiguous()

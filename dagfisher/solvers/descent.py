@@ -15,7 +15,7 @@ class Systems(Protocol):
         """Each system's matrix times its row."""
 
     def precondition(self, residual: Tensor) -> Tensor:
-        """About the inverse of each system's matrix times its row."""
+        """About the inverse of each system's matrix times its row, in new memory."""
 
 
 class Descent:
@@ -25,27 +25,33 @@ class Descent:
         self.systems = systems
         self.solution = torch.zeros_like(gradient)
         self.residual = gradient.clone()
-        self._direction = systems.precondition(gradient).clone()
-        self._size = (self.residual * self._direction).sum(1, keepdim=True)
+        self._direction = systems.precondition(gradient)
+        self._size = (gradient * self._direction).sum(1, keepdim=True)
         self._tiny = torch.finfo(gradient.dtype).tiny
 
-    def descend(self) -> None:
-        """One more iteration."""
+    def descend(self, *, last: bool = False) -> None:
+        """Go along the direction; the last time, the residual is not needed any more."""
         image = self.systems.product(self._direction)
         length = self._size / (self._direction * image).sum(1, keepdim=True).clamp_min_(self._tiny)
         self.solution.addcmul_(length, self._direction)
-        self.residual.addcmul_(length, image, value=-1)
+        if not last:
+            self.residual.addcmul_(length, image, value=-1)
+
+    def turn(self) -> None:
+        """Find the next direction."""
         preconditioned = self.systems.precondition(self.residual)
         size = (self.residual * preconditioned).sum(1, keepdim=True)
-        self._direction.mul_(size / self._size.clamp_min(self._tiny)).add_(preconditioned)
+        self._direction = preconditioned.addcmul_(size / self._size.clamp_min_(self._tiny), self._direction)
         self._size = size
 
 
 def iterate(systems: Systems, gradient: Tensor, iterations: int) -> Tensor:
-    """The solution after so many iterations; never waits for the device."""
+    """The solution after so many iterations, at least one; never waits for the device."""
     descent = Descent(systems, gradient)
-    for _ in range(iterations):
+    for _ in range(iterations - 1):
         descent.descend()
+        descent.turn()
+    descent.descend(last=True)
     return descent.solution
 
 
@@ -62,4 +68,5 @@ def calibrate(systems: Systems, gradient: Tensor, goal: float) -> tuple[int, Ten
             break
         if size < best:
             best, best_at = size, count
+        descent.turn()
     return count, descent.solution
