@@ -129,4 +129,4 @@ def _direction_inverses(rows: Tensor, probability: Tensor, shares: Tensor, dampi
         blocks.diagonal(dim1=1, dim2=2).add_((each @ weighted).T).add_(damping)
         found.append(blocks)
     inverses = spd_inverse(torch.stack(found).flatten(0, 1), jitter=True)
-    return inverses.unflatten(0, (len(found), -1)).movedim(1, 3).contiguous()
+    return inverses.reshape(len(found), -1, *inverses.shape[1:]).movedim(1, 3).contiguous()
