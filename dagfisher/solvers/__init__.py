@@ -19,13 +19,13 @@ from .base import (
     solver_names,
 )
 from .conjugate import Conjugate
-from .coupled import CoupledConjugate
+from .coupled import CoupledConjugate, CoupledWoodbury
 from .dense import Dense
 from .diagonal import Diagonal
 from .masked import MaskedConjugate
 from .woodbury import Woodbury
 
-for _solver in (Dense, Woodbury, Conjugate, MaskedConjugate, CoupledConjugate, Diagonal):
+for _solver in (Dense, Woodbury, Conjugate, MaskedConjugate, CoupledConjugate, CoupledWoodbury, Diagonal):
     register_solver(_solver)
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Cost",
     "CoupledConjugate",
     "CoupledProblem",
+    "CoupledWoodbury",
     "Dense",
     "Diagonal",
     "GramProblem",

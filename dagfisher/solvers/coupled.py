@@ -1,8 +1,11 @@
-"""Conjugate gradients for variables whose units are coupled, as the logits of a categorical variable are.
+"""Variables whose units are coupled, as the logits of a categorical variable are: two ways to solve their blocks.
 
-One product with the blocks of every variable is two matrix products, A = X Uᵀ and Y = αX + B U, with
-B = w ∘ π ∘ (A − Σ_c π_c A_c) between them. In the eigenbasis of the Gram matrix of U, which all variables share, the
-preconditioner solves the C×C matrices of each direction exactly and leaves out what lies between directions.
+Conjugate gradients: one product with the blocks of every variable is two matrix products, A = X Uᵀ and Y = αX + B U,
+with B = w ∘ π ∘ (A − Σ_c π_c A_c) between them. In the eigenbasis of the Gram matrix of U, which all variables share,
+the preconditioner solves the C×C matrices of each direction exactly and leaves out what lies between directions.
+
+Woodbury: αI + F is A − GᵀG, with A the blocks αI + Uᵀ diag(w ∘ π_c) U of single units and G = √w ∘ [π_1 U … π_C U]. Its
+inverse is A⁻¹ + A⁻¹Gᵀ (I − G A⁻¹ Gᵀ)⁻¹ G A⁻¹: exact, and no iterations, for a Fisher that is kept for long.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import BlockShape, Cost, CoupledProblem, Kind, Solver
+from .base import BlockShape, Cost, CoupledProblem, Kind, Solver, gram_blocks
 from .conjugate import OPERATIONS
+from .dense import left_multiply
 from .descent import calibrate, iterate
 from .rates import rates
 from .spd import eigenvectors, spd_inverse
@@ -106,12 +110,77 @@ class CoupledConjugate(Solver):
         return solved.reshape(residual.shape)
 
     def blocks(self) -> Tensor:
-        probability = self.probability.permute(2, 0, 1).flatten(1)
-        gradient = self.rows.new_zeros(probability.shape[1], self.basis.shape[0])
-        rows = self.rows @ self.basis.T
-        return CoupledProblem(
-            rows, probability, self.shares, self.probability.shape[1], self.damping, gradient
-        ).damped_blocks()
+        return _coupled_blocks(self.rows @ self.basis.T, self.probability, self.shares, self.damping)
+
+
+@dataclass
+class CoupledWoodbury(Solver):
+    """Keeps A⁻¹ and the inverse of I − G A⁻¹ Gᵀ: units × d × d and variables × n × n numbers."""
+
+    rows: Tensor
+    """U, (n × d)."""
+    probability: Tensor
+    """π, (variables × classes × n)."""
+    shares: Tensor
+    """w, (n)."""
+    inverses: Tensor
+    """A⁻¹, (units × d × d)."""
+    cores: Tensor
+    """(variables × n × n): √w (I − G A⁻¹ Gᵀ)⁻¹ √w."""
+    damping: float
+
+    name: ClassVar[str] = "woodbury, coupled"
+    variant_of: ClassVar[str | None] = "woodbury"
+    kinds: ClassVar[tuple[Kind, ...]] = ("coupled",)
+
+    @classmethod
+    def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
+        n, d, units, _, update_every, _, classes = shape
+        known, variables = rates(device), units // classes
+        prepare = units * (2.0 * n * d**2 + n**2 * d + known.small_inverse * d**3)
+        prepare += variables * known.small_inverse * n**3 + (40 + 10 * units) * known.operation
+        kept = units * d**2 + variables * n**2
+        solve = known.stored * (kept + units * d**2) + 2.0 * units * n * d + OPERATIONS * known.operation
+        return Cost(prepare / update_every + solve, kept + n * (units + d))
+
+    @classmethod
+    def prepare(cls, problem: CoupledProblem) -> CoupledWoodbury:
+        rows, shares, classes = problem.parents, problem.shares, problem.classes
+        inverses = spd_inverse(
+            gram_blocks(rows, shares.unsqueeze(1) * problem.probability, problem.damping), jitter=True
+        )
+        probability = problem.probability.T.reshape(-1, classes, len(rows)).contiguous()
+        root = shares.sqrt()
+        inner = torch.eye(len(rows), dtype=rows.dtype, device=rows.device).repeat(len(probability), 1, 1)
+        for unit, inverse in enumerate(inverses):
+            weighted = (probability[unit // classes, unit % classes] * root).unsqueeze(1) * rows
+            inner[unit // classes].addmm_(weighted @ inverse, weighted.T, alpha=-1)
+        cores = spd_inverse(inner, jitter=True).mul_(root.unsqueeze(1)).mul_(root)
+        return cls(rows, probability, shares, inverses, cores, problem.damping)
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        variables, classes, n = self.probability.shape
+        # F is zero along what is common to the units of a variable; there A − GᵀG would cancel.
+        common = gradient.reshape(variables, classes, -1).mean(1, keepdim=True)
+        own = (gradient.reshape(variables, classes, -1) - common).reshape(gradient.shape)
+        first = left_multiply(own, self.inverses)
+        seen = ((first @ self.rows.T).reshape(self.probability.shape) * self.probability).sum(1)
+        back = left_multiply(seen, self.cores).unsqueeze(1) * self.probability
+        second = left_multiply(back.reshape(-1, n) @ self.rows, self.inverses)
+        solution = second.add_(first).reshape(variables, classes, -1)
+        return (
+            solution.sub_(solution.mean(1, keepdim=True)).add_(common, alpha=1 / self.damping).reshape(gradient.shape)
+        )
+
+    def blocks(self) -> Tensor:
+        return _coupled_blocks(self.rows, self.probability, self.shares, self.damping)
+
+
+def _coupled_blocks(rows: Tensor, probability: Tensor, shares: Tensor, damping: float) -> Tensor:
+    """αI + F_v of every variable, (variables × C·d × C·d); π is (variables × C × n)."""
+    units = probability.permute(2, 0, 1).flatten(1)
+    gradient = rows.new_zeros(units.shape[1], rows.shape[1])
+    return CoupledProblem(rows, units, shares, probability.shape[1], damping, gradient).damped_blocks()
 
 
 _AT_ONCE = 2**20

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import dagfisher
 from dagfisher import DAGNaturalGradient
-from dagfisher.errors import SettingError
+from dagfisher.fisher.choose import solver_for
+from dagfisher.solvers import CoupledProblem
 
 F64 = torch.float64
 
@@ -48,7 +49,7 @@ def full_fisher(module: nn.Linear, x: Tensor, classes: int) -> Tensor:
     parents=st.integers(1, 5),
     n=st.integers(1, 8),
     seed=st.integers(0, 999),
-    solver=st.sampled_from(["dense", "conjugate", "auto"]),
+    solver=st.sampled_from(["dense", "conjugate", "woodbury", "auto"]),
 )
 def test_a_step_is_the_dense_solution_with_the_whole_fisher_matrix(
     variables: int, classes: int, parents: int, n: int, seed: int, solver: str
@@ -117,7 +118,7 @@ def test_softmax_regression_takes_a_few_newton_steps() -> None:
     assert diagonal >= 3 * coupled
 
 
-@pytest.mark.parametrize("solver", ["dense", "conjugate", "diagonal"])
+@pytest.mark.parametrize("solver", ["dense", "conjugate", "woodbury", "diagonal"])
 def test_reuse_and_a_checkpoint_continue_exactly(solver: str) -> None:
     one, two = layer(4, 6, classes=3), layer(4, 6, classes=3)
     settings_ = {"lr": 0.1, "update_every": 4, "solver": solver, "momentum": 0.5, "window": 2}
@@ -153,14 +154,27 @@ def test_positions_and_weights() -> None:
     torch.testing.assert_close(blocks[0], expected)
 
 
-def test_woodbury_cannot() -> None:
-    module = layer(3, 4)
-    opt = DAGNaturalGradient(module.parameters(), solver="woodbury")
-    module(torch.randn(5, 3, dtype=F64)).sum().backward()
-    with pytest.raises(SettingError, match=r"layer 'Linear\(4×3\)': the woodbury solver cannot solve coupled blocks"):
-        opt.step()
+@pytest.mark.parametrize("solver", ["dense", "conjugate", "woodbury"])
+def test_what_all_logits_share_does_not_disturb_small_blocks_of_float32(solver: str) -> None:
+    """Along it a block is α alone, however large its other directions are."""
+    generator = torch.Generator().manual_seed(0)
+    parents = 10 * torch.randn(60, 20, generator=generator) @ torch.diag(torch.logspace(-2, 0, 20))
+    pi = torch.softmax(torch.randn(60, 2, 4, generator=generator), 2).flatten(1)
+    gradient = torch.randn(8, 20, generator=generator)
+    found = []
+    for dtype, name in ((torch.float32, solver), (F64, "dense")):
+        shares, settings_ = torch.full((60,), 1 / 60, dtype=dtype), {"tolerance": 1e-4, "update_every": 1000}
+        problem = CoupledProblem(parents.to(dtype), pi.to(dtype), shares, 4, 1e-3, gradient.to(dtype), **settings_)
+        found.append(solver_for(problem, name).begin(problem)[1].double())
+    assert (found[0] - found[1]).norm() < 2e-3 * found[1].norm()
 
 
 def test_a_large_number_of_classes_is_solved_without_its_blocks() -> None:
-    assert dagfisher.choose_solver(500, 300, 1000, classes=1000).name == "conjugate, coupled"
+    choice = dagfisher.choose_solver(500, 300, 1000, classes=1000)
+    assert choice.costs[choice.name].numbers < 1e-2 * choice.costs["dense"].numbers
     assert dagfisher.choose_solver(500, 5, 4, classes=4, update_every=100).name == "dense"
+
+
+def test_a_fisher_that_is_kept_for_long_is_worth_inverses() -> None:
+    assert dagfisher.choose_solver(500, 300, 10, classes=10).name == "conjugate, coupled"
+    assert dagfisher.choose_solver(500, 300, 10, classes=10, update_every=1000).name == "woodbury, coupled"
