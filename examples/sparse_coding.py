@@ -110,7 +110,7 @@ def draw(curves: dict[str, list[tuple[float, float]]], pictures: dict[str, Tenso
     """The bounds against seconds, and the dictionaries beside them."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(14, 4), layout="constrained")
+    figure = Figure(figsize=(14, 4.4), layout="constrained")
     left, *others = figure.subplots(1, 1 + len(pictures))
     for (label, points), colour in zip(curves.items(), COLOURS):
         left.plot(*zip(*points), label=label, color=colour, marker="o", linewidth=2)
