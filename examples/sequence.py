@@ -119,7 +119,7 @@ def draw(runs: dict[str, list[float]], sequences: dict[str, Tensor], out: Path) 
     axes["excess"].set(xlabel="steps", ylabel="loss above its minimum, nats per sequence", yscale="log")
     axes["excess"].legend(frameon=False)
     for title, sequence in sequences.items():
-        axes[title].imshow(sequence.T, cmap="Greys", aspect="auto", interpolation="nearest")
+        axes[title].imshow(sequence.T.numpy(), cmap="Greys", aspect="auto", interpolation="nearest")
         axes[title].set(title=title, xlabel="time", ylabel="unit")
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)

@@ -110,15 +110,15 @@ def draw(curves: dict[str, list[tuple[float, float]]], pictures: dict[str, Tenso
     """The bounds against seconds, and the dictionaries beside them."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 4.5), layout="constrained")
+    figure = Figure(figsize=(14, 4.4), layout="constrained")
     left, *others = figure.subplots(1, 1 + len(pictures))
     for (label, points), colour in zip(curves.items(), COLOURS):
         left.plot(*zip(*points), label=label, color=colour, marker="o", linewidth=2)
     left.set(xlabel="seconds of training", ylabel="evidence lower bound (nats)")
     left.grid(color=FAINT, linewidth=0.8)
-    left.legend(frameon=False, loc="lower right")
+    left.legend(frameon=False, loc="upper left")
     for axes, (title, picture) in zip(others, pictures.items()):
-        axes.imshow(picture, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+        axes.imshow(picture.numpy(), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
         axes.set(title=title, xticks=[], yticks=[])
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)

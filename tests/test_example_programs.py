@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import dagfisher
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-NAMES = ("logistic_regression", "poisson_regression", "natural_flow", "wrap_sbn")
+NAMES = ("logistic_regression", "poisson_regression", "natural_flow", "wrap_sbn", "sequence")
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +160,72 @@ def test_the_autoencoders_learn(
     run(monkeypatch, tmp_path, name)
     figures = [float(figure) for figure in re.findall(r" (-\d+\.\d+)$", capsys.readouterr().out, re.MULTILINE)]
     assert len(figures) == 2 and min(figures) > worst
+
+
+@pytest.mark.parametrize("name", ["factor_analysis", "sparse_coding"])
+def test_other_programs_are_short_and_use_public_names(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 150
+    assert "helmholtz" not in text and not re.search(r"\._[a-z]", text)
+
+
+def test_factor_analysis_is_em(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = run(monkeypatch, tmp_path, "factor_analysis")
+    assert len(left["gaps"]) == 2 and max(left["gaps"]) < 1e-10
+    for found in left["runs"].values():
+        em, natural, fast, adam = (found[label] for label in list(left["METHODS"])[:4])
+        assert all(-1e-9 < below[-1] < left["CLOSE"] for below in (em, natural, fast))
+        assert abs(len(natural) - len(em)) < 0.1 * len(em) and len(fast) < 0.75 * len(natural)
+        assert left["CLOSE"] < adam[-1] < adam[0]  # it climbs, but does not arrive
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[-3] for row in rows if "EM  " in row] == [str(len(r["EM"]) - 1) for r in left["runs"].values()]
+
+
+def test_sequences_are_learned_in_a_few_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    left = run(monkeypatch, tmp_path, "sequence")
+    torch.testing.assert_close(left["ratio"], torch.full_like(left["ratio"], left["TIMES"]))
+    natural, wrong, adam = left["runs"].values()
+    assert len(natural) - 1 < 8 and abs(natural[-1]) < left["CLOSE"]
+    assert wrong[-1] > wrong[0]  # steps that are TIMES times too long
+    assert left["CLOSE"] < adam[-1] < adam[0]
+    above = left["divergences"]["natural, lr 1"]
+    assert 0.6 < above / (72 / 2 / left["SEQUENCES"]) < 1.6  # it fluctuates like χ²₇₂/72, with a deviation of 1/6
+
+
+def test_the_entropy_of_sequences_is_that_of_many_drawn_ones() -> None:
+    left = runpy.run_path(str(EXAMPLES / "sequence.py"))
+    truth = left["make_truth"]()
+    entropy, divergence, rate = left["exact"](truth, truth)
+    assert abs(divergence) < 1e-12
+    assert abs(float(left["loss"](truth, left["sample"](truth, 20_000, left["TIMES"], 5))) - entropy) < 0.2
+    late = left["sample"](truth, 2000, 120, 6)[:, 99:]  # the chain has forgotten its start
+    steps = binary_cross_entropy_with_logits(truth(late[:, :-1]), late[:, 1:], reduction="none").sum(-1)
+    assert abs(float(steps.mean()) - rate) < 0.05
+
+
+def test_sparse_coding_learns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A normal distribution of independent pixels has a bound of about −150."""
+    left = run(monkeypatch, tmp_path, "sparse_coding")
+    assert min(points[-1][1] for points in left["curves"].values()) > -115
+
+
+def test_the_divergence_in_the_bound_of_sparse_coding_is_that_of_drawn_codes() -> None:
+    left = runpy.run_path(str(EXAMPLES / "sparse_coding.py"))
+    torch.manual_seed(0)
+    model, x = left["SparseCoding"](), left["make_images"](1, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        q = torch.distributions.Normal(model.recognise(x), model.recognise.log_std.exp())
+        h = q.sample((40_000,)).squeeze(1)
+        log_p = model.dictionary.log_prob(x, h) + torch.distributions.Laplace(0.0, 1.0).log_prob(h).sum(1)
+        expected = (log_p - q.log_prob(h).sum(1)).mean()
+        found = model.bound(x.expand(40_000, -1))
+    torch.testing.assert_close(found, expected, rtol=0.01, atol=0)
+
+
+@pytest.mark.slow
+def test_sparse_coding_finds_all_strokes() -> None:
+    left = runpy.run_path(str(EXAMPLES / "sparse_coding.py"))
+    model, points, _ = left["train"]("natural, lr 0.1", 6.0)
+    assert int((model.matches() > 0.9).sum()) == left["CODES"] and points[-1][1] > -102.5
