@@ -29,7 +29,7 @@ def bypassed(model: nn.Module) -> dict[str, str]:
             kind = type(parent)
             if kind not in _known:
                 _known[kind] = _only_by_weight(kind)
-            for child in _known[kind] & parent._modules.keys():
+            for child in _known[kind] & dict(parent.named_children()).keys():
                 found[f"{name}.{child}" if name else child] = type(parent).__name__
     return found
 

@@ -136,7 +136,7 @@ FAMILIES: dict[str, tuple[str, dict[str, object], Callable[[Tensor], Tensor]]] =
     "gaussian log_var": ("gaussian", {"scale": "log_var"}, _gaussian_q(0.5, 0.5)),
     "gaussian std": ("gaussian", {"std": 0.7}, lambda a: torch.full_like(a, 1 / 0.49)),
     "poisson": ("poisson", {}, torch.exp),
-    "categorical": ("categorical", {}, _categorical_q),
+    "categorical": ("categorical", {"coupled": False}, _categorical_q),
 }
 
 

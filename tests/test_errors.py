@@ -332,7 +332,7 @@ REFUSED: dict[str, tuple[Callable[[Net], Any], type[Exception], str]] = {
     "an unknown family": (
         lambda net: dagfisher.declare(LINEAR, "cauchy"),
         DeclarationError,
-        "unknown family 'cauchy'; choose one of bernoulli, categorical, deterministic, gaussian, poisson",
+        "unknown family 'cauchy'; choose one of bernoulli, categorical, deterministic, gaussian, laplace, poisson",
     ),
     "another family": (
         lambda net: dagfisher.declare(net.encoder[0], "poisson"),

@@ -27,3 +27,20 @@ def test_every_figure_of_a_table_is_on_the_page(
         for column in columns:
             if column < len(row):
                 assert row[column].replace("-", "−") in PAGE, row
+
+
+def test_the_figures_of_lateral_connections_are_in_the_docs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = importlib.import_module("lateral")
+    path = ROOT / "benchmarks" / "results" / "lateral.json"
+    found: list[list[str]] = []
+    monkeypatch.setattr(benchmark, "table", lambda heads, rows: found.extend(rows) or "")
+    benchmark.show(benchmark.Results(path, {}))
+    page = (ROOT / "docs" / "helmholtz.rst").read_text(encoding="utf-8").replace("**", "")
+    assert len(found) == 6
+    for row in found:
+        assert "\n".join(f"     - {cell.replace('-', '−') if cell[0] == '-' else cell}" for cell in row[1:]) in page, (
+            row
+        )
+        counted = benchmark.parameters(benchmark.machine_of(row[0]))
+        assert row[2] == f"{counted:,}"

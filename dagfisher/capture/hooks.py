@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from .._torch import inside_backward, inside_transform, outside_graphs
-from ..declaration import Declaration, declaration_of
+from ..declaration import Declaration, declaration_of, require_own_parameters
 from ..errors import DeclarationError, SampleWeightError, ShapeError
 from ..families import Deterministic, Family, GaussianConstant, GaussianScale
 from .agreement import another_map, mismatch
@@ -112,6 +112,7 @@ def _wanted(declaration: Declaration | None) -> Recorder | None:
     for own, held in zip(declaration.parameters, recorder.held, strict=True):
         if own is not None and held is not None and own is not held:
             if own.grad_fn is not None:
+                require_own_parameters(declaration)  # a parametrization that came after the declaration
                 raise DeclarationError(
                     f"layer {declaration.name} was called with a weight or bias that is computed from other tensors, "
                     f"as torch.func.functional_call can do; its Fisher blocks are those of its own parameters. Call "

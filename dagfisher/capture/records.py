@@ -155,6 +155,11 @@ class Recorder:
             )
         return self.passes
 
+    def any(self) -> bool:
+        """Whether there are passes for the coming step."""
+        self._revive()
+        return bool(self.passes)
+
     def clear_gradients(self) -> None:
         """Forget the passes whose gradients are being cleared, and passes of one Gaussian head without the other.
 

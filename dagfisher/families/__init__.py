@@ -13,6 +13,7 @@ from .conditional import Conditional
 from .deterministic import Deterministic
 from .gaussian import Gaussian, GaussianConstant, GaussianLogStd, GaussianMean, GaussianScale
 from .laplace import Laplace
+from .lateral import LateralConditional
 from .poisson import Poisson
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "GaussianMean",
     "GaussianScale",
     "Laplace",
+    "LateralConditional",
     "Poisson",
     "Units",
     "family_names",

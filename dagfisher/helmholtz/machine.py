@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,15 +10,17 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from ..capture import observe
-from ..errors import ShapeError
+from ..errors import SettingError, ShapeError
 from ..families import Bernoulli, Gaussian
-from ..nn import BernoulliLinear, GaussianLinear, Prior, StochasticLayer
+from ..nn import BernoulliLinear, GaussianLinear, LateralBernoulliLinear, Prior, StochasticLayer
 from .evaluate import estimate
-from .shapes import Shape, in_space, layer_shapes, predict
+from .layers import Draw, TopLayer, draw, draw_top, observe_layer, observe_top, predict, predict_top
+from .shapes import Shape, layer_shapes
 
 LayerPair = tuple[StochasticLayer, StochasticLayer]
 """(generative layer: upper → lower, recognition layer: lower → upper)."""
+LATERAL = ("generative", "recognition", "both")
+"""The networks whose units may see the units before them in their own layer."""
 
 
 class HelmholtzMachine(nn.Module):
@@ -33,7 +36,10 @@ class HelmholtzMachine(nn.Module):
         states: the two states of every Bernoulli unit, (−1, 1) or (0, 1); with `sizes`.
         families: ``"bernoulli"`` or ``"gaussian"``, for all layers or one for each size; with `sizes`.
         min_std: no Gaussian unit has a smaller standard deviation; with `sizes`.
-        prior: the top layer; needed with pairs.
+        lateral: ``"generative"``, ``"recognition"`` or ``"both"``: every unit of that network also sees the units
+            before it in its own layer, whose states are among its parents; with `sizes`, and only Bernoulli units.
+            Pairs may hold :class:`dagfisher.nn.LateralBernoulliLinear` layers instead.
+        prior: the top layer; needed with pairs. With lateral connections, a ``LateralBernoulliLinear(0, units)``.
         shape: of the data, (channels, rows, columns); needed if the bottom pair has a convolution.
     """
 
@@ -44,13 +50,21 @@ class HelmholtzMachine(nn.Module):
         *,
         families: str | Sequence[str] = "bernoulli",
         min_std: float = 0.01,
-        prior: Prior | None = None,
+        lateral: str | None = None,
+        prior: TopLayer | None = None,
         shape: Shape | None = None,
     ) -> None:
         super().__init__()
+        if lateral not in (None, *LATERAL):
+            raise SettingError(f"lateral must be one of {', '.join(LATERAL)}, or None, not {lateral!r}.")
         pairs = [item for item in sizes if isinstance(item, tuple)]
+        if pairs and lateral:
+            raise SettingError(
+                "lateral belongs to machines that are given by their sizes, since convolutions have no lateral "
+                "connections; put LateralBernoulliLinear layers into the pairs instead."
+            )
         if not pairs:
-            pairs, top = _dense(sizes, states, families, min_std)
+            pairs, top = _dense(sizes, states, families, min_std, lateral)
             prior = prior or top
         if prior is None:
             raise ShapeError("a machine made of layer pairs needs a prior for its top layer.")
@@ -64,6 +78,8 @@ class HelmholtzMachine(nn.Module):
     def reset_parameters(self, *, bihm: bool = False, generator: Generator | None = None) -> None:
         """Start anew: Glorot-normal weights, biases of −1; for Gaussian layers biases of 0, one scale for all parents.
 
+        Lateral connections start at 0, so that the machine starts as it would without them.
+
         Args:
             bihm: normal values of deviation 0.001, cut at two deviations, as bidirectional machines need.
             generator: of the draws.
@@ -71,12 +87,18 @@ class HelmholtzMachine(nn.Module):
         for layer in [*self.generative_layers(), *self.recognition_layers(), self.prior]:
             for name, parameter in layer.named_parameters():
                 with torch.no_grad():
+                    values: Tensor = parameter
+                    if isinstance(layer, LateralBernoulliLinear) and name == "weight":
+                        parameter.zero_()
+                        values = parameter.new_empty(layer.out_features, layer.outside)
                     if bihm:
-                        nn.init.trunc_normal_(parameter, std=0.001, a=-0.002, b=0.002, generator=generator)
-                    elif name.endswith("weight"):
-                        nn.init.xavier_normal_(parameter, generator=generator)
-                    else:
-                        parameter.fill_(0.0 if isinstance(layer.family, Gaussian) else -1.0)
+                        nn.init.trunc_normal_(values, std=0.001, a=-0.002, b=0.002, generator=generator)
+                    elif not name.endswith("weight"):
+                        values.fill_(0.0 if isinstance(layer.family, Gaussian) else -1.0)
+                    elif values.numel():
+                        nn.init.xavier_normal_(values, generator=generator)
+                    if values is not parameter:
+                        parameter[:, : values.shape[1]] = values
             if isinstance(layer.family, Gaussian) and layer.family.std is None and layer is not self.prior:
                 with torch.no_grad():
                     weight: Any = layer.weight
@@ -93,18 +115,49 @@ class HelmholtzMachine(nn.Module):
         """Units from the data to the top."""
         return [math.prod(shape) for shape in self.shapes]
 
-    def up(self, i: int, parents: Tensor) -> Tensor:
-        """The predictor of recognition layer i, counted from the bottom, given the states (n, units) below it."""
-        return predict(self.recognition[i], self.shapes[i], parents)  # type: ignore[arg-type]
+    def up(self, i: int, parents: Tensor, states: Tensor | None = None) -> Tensor:
+        """The predictor of recognition layer i, counted from the bottom, given the states (n, units) below it.
 
-    def down(self, i: int, parents: Tensor) -> Tensor:
+        `states` are those of the layer itself, which only lateral connections look at.
+        """
+        return predict(self._up(i), self.shapes[i], parents, states)
+
+    def down(self, i: int, parents: Tensor, states: Tensor | None = None) -> Tensor:
         """The predictor of generative layer i, counted from the bottom, given the states (n, units) above it."""
-        return predict(self.generative[i], self.shapes[i + 1], parents)  # type: ignore[arg-type]
+        return predict(self._down(i), self.shapes[i + 1], parents, states)
 
-    def observe_down(self, i: int, parents: Tensor, predictor: Tensor) -> None:
-        """Feed the Fisher of generative layer i with flat parents and the predictor that `down` gave for them."""
-        layer: StochasticLayer = self.generative[i]  # type: ignore[assignment]
-        observe(layer, in_space(layer, self.shapes[i + 1], parents), in_space(layer, self.shapes[i], predictor))
+    def top(self, count: int, states: Tensor | None = None) -> Tensor:
+        """The predictor of the prior for so many samples."""
+        return predict_top(self.prior, count, states)
+
+    def draw_up(self, i: int, parents: Tensor, generator: Generator | None = None, *, samples: int = 1) -> Draw:
+        """So many samples of recognition layer i for each row of the states (n, units) below it."""
+        return draw(self._up(i), self.shapes[i], parents, samples, generator)
+
+    def draw_down(self, i: int, parents: Tensor, generator: Generator | None = None) -> Draw:
+        """A sample of generative layer i for each row of the states (n, units) above it."""
+        return draw(self._down(i), self.shapes[i + 1], parents, 1, generator)
+
+    def draw_top(self, count: int, generator: Generator | None = None) -> Draw:
+        """So many samples of the prior."""
+        return draw_top(self.prior, count, generator)
+
+    def observe_generative(self, states: Sequence[Tensor], predictors: Sequence[Tensor]) -> None:
+        """Feed the Fisher of p with samples and the predictors that `down` and `top` gave for them.
+
+        Args:
+            states: of each layer from the data to the top, (n, units); the data may be shared by all samples.
+            predictors: of p from the bottom up, the prior last.
+        """
+        for i, (below, above) in enumerate(itertools.pairwise(states)):
+            observe_layer(self._down(i), self.shapes[i + 1], self.shapes[i], above, below, predictors[i])
+        observe_top(self.prior, states[-1], predictors[-1])
+
+    def _up(self, i: int) -> StochasticLayer:
+        return self.recognition[i]  # type: ignore[return-value]
+
+    def _down(self, i: int) -> StochasticLayer:
+        return self.generative[i]  # type: ignore[return-value]
 
     def generative_layers(self) -> list[StochasticLayer]:
         """The generative layers from the bottom up, without the prior."""
@@ -155,13 +208,14 @@ class HelmholtzMachine(nn.Module):
 
         Args:
             n: how many.
-            means: give the expectations of the pixels instead of draws.
+            means: give the expectations of the pixels instead of draws; of pixels with lateral connections, each
+                given its parents, draws of the pixels before it among them.
             generator: of the draws.
 
         Returns:
             (n, pixels) in [0, 1].
         """
-        h = self.prior.sample(n, generator)
+        h = self.draw_top(n, generator).states
         return self._descend(len(self.generative), h, means, generator)
 
     @torch.no_grad()
@@ -169,14 +223,14 @@ class HelmholtzMachine(nn.Module):
         """A draw of every hidden layer from q(h|x), from the bottom up, (n, units) in the machine's states."""
         h = self.encode(x)
         hidden = []
-        for i, layer in enumerate(self.recognition_layers()):
-            h = layer.family.sample(self.up(i, h), generator)
+        for i in range(len(self.recognition)):
+            h = self.draw_up(i, h, generator).states
             hidden.append(h)
         return hidden
 
     @torch.no_grad()
     def reconstruct(self, x: Tensor, *, depth: int = 1, generator: Generator | None = None) -> Tensor:
-        """The expectations of the pixels after going up with q and down again with p.
+        """The expectations of the pixels, as of `sample`, after going up with q and down again with p.
 
         Args:
             x: data in [0, 1], (n, pixels).
@@ -190,11 +244,13 @@ class HelmholtzMachine(nn.Module):
         return self._descend(depth, h, True, generator)
 
     def _descend(self, depth: int, h: Tensor, means: bool, generator: Generator | None) -> Tensor:
-        layers = self.generative_layers()
         for i in reversed(range(1, depth)):
-            h = layers[i].family.sample(self.down(i, h), generator)
-        family, predictor = layers[0].family, self.down(0, h)
-        return self.decode(family.mean(predictor) if means else family.sample(predictor, generator))
+            h = self.draw_down(i, h, generator).states
+        bottom = self._down(0)
+        if means and not isinstance(bottom, LateralBernoulliLinear):
+            return self.decode(bottom.family.mean(self.down(0, h)))
+        states, predictor = self.draw_down(0, h, generator)
+        return self.decode(bottom.family.mean(predictor) if means else states)
 
     def log_likelihood(self, x: Tensor, samples: int = 1000, *, generator: Generator | None = None) -> Tensor:
         """The importance-sampled log p(x) of each example; memory does not grow with `samples`.
@@ -221,7 +277,7 @@ class HelmholtzMachine(nn.Module):
                 f"hidden units, 16 in a layer. Use log_likelihood instead."
             )
         above = self._all_states(self.prior, self.sizes[-1])
-        log_above = self.prior.log_prob(above)
+        log_above = self.prior.family.log_prob(above, self.top(len(above), above)).sum(-1)
         for i in reversed(range(1, len(self.generative))):
             here = self._all_states(children[i - 1], self.sizes[i])
             joint = self._conditional(i, here, above) + log_above
@@ -237,17 +293,25 @@ class HelmholtzMachine(nn.Module):
 
     def _conditional(self, i: int, child: Tensor, parents: Tensor) -> Tensor:
         """log p(child_i | parents_k) of generative layer i, (children × parents)."""
-        predictor, family = self.down(i, parents), self.generative_layers()[i].family
-        rows = [family.log_prob(part[:, None, :], predictor).sum(-1) for part in torch.split(child, 64)]
-        return torch.cat(rows)
+        layer = self._down(i)
+        if isinstance(layer, LateralBernoulliLinear):
+            parts = [layer.log_prob(part[:, None, :], parents) for part in torch.split(child, 64)]
+        else:
+            predictor = self.down(i, parents)
+            parts = [layer.family.log_prob(part[:, None, :], predictor).sum(-1) for part in torch.split(child, 64)]
+        return torch.cat(parts)
 
     def extra_repr(self) -> str:
         return "-".join("×".join(str(s) for s in shape) for shape in self.shapes)
 
 
 def _dense(
-    sizes: Sequence[Any], states: tuple[float, float], families: str | Sequence[str], min_std: float
-) -> tuple[list[LayerPair], Prior]:
+    sizes: Sequence[Any],
+    states: tuple[float, float],
+    families: str | Sequence[str],
+    min_std: float,
+    lateral: str | None,
+) -> tuple[list[LayerPair], TopLayer]:
     """Pairs of dense layers, and the prior, of these sizes and families from the data up."""
     widths = [int(s) for s in sizes]
     if len(widths) < 2 or min(widths) < 1:
@@ -255,13 +319,25 @@ def _dense(
     kinds = [families] * len(widths) if isinstance(families, str) else list(families)
     if len(kinds) != len(widths) or not set(kinds) <= {"bernoulli", "gaussian"}:
         raise ShapeError(f"families must be 'bernoulli' or 'gaussian' for each of {len(widths)} layers, not {kinds}.")
-    settings: dict[str, dict[str, Any]] = {"bernoulli": {"states": states}, "gaussian": {"min_std": min_std}}
-    layers: dict[str, Any] = {"bernoulli": BernoulliLinear, "gaussian": GaussianLinear}
+
+    def layer(parents: int, i: int, network: str) -> StochasticLayer:
+        if lateral in (network, "both"):
+            if kinds[i] != "bernoulli":
+                raise SettingError(
+                    f"lateral connections are between Bernoulli units, and layer {i} of the {network} network, counted "
+                    f"from the data, has {kinds[i]} ones; choose another lateral, or other families."
+                )
+            return LateralBernoulliLinear(parents, widths[i], states=states)
+        if kinds[i] == "bernoulli":
+            return BernoulliLinear(parents, widths[i], states=states)
+        return GaussianLinear(parents, widths[i], min_std=min_std)
+
     pairs = [
-        (
-            layers[kinds[i]](widths[i + 1], widths[i], **settings[kinds[i]]),
-            layers[kinds[i + 1]](widths[i], widths[i + 1], **settings[kinds[i + 1]]),
-        )
-        for i in range(len(widths) - 1)
+        (layer(widths[i + 1], i, "generative"), layer(widths[i], i + 1, "recognition")) for i in range(len(widths) - 1)
     ]
-    return pairs, Prior(widths[-1], kinds[-1], **settings[kinds[-1]])
+    if lateral in ("generative", "both"):
+        top = layer(0, len(widths) - 1, "generative")
+        assert isinstance(top, LateralBernoulliLinear)
+        return pairs, top
+    settings: dict[str, Any] = {"states": states} if kinds[-1] == "bernoulli" else {"min_std": min_std}
+    return pairs, Prior(widths[-1], kinds[-1], **settings)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from ..capture import no_capture, observe, sample_weights
+from ..capture import no_capture, sample_weights
 from .machine import HelmholtzMachine
 from .sampling import Wake, by_sample, dream, hidden_layers, joint, log_recognition
 
@@ -88,9 +88,7 @@ def generative_terms(machine: HelmholtzMachine, state: Wake, weights: Tensor, te
 def observe_generative(machine: HelmholtzMachine, state: Wake, weights: Tensor) -> None:
     """Feed the Fisher of p with the wake samples and their weights, (S, B)."""
     with sample_weights(weights.reshape(-1)):
-        for i, (parents, predictor) in enumerate(zip(state.hidden, state.generative, strict=False)):
-            machine.observe_down(i, parents, predictor)
-        observe(machine.prior, None, state.generative[-1])
+        machine.observe_generative([state.x, *state.hidden], state.generative)
 
 
 def recognition_terms(machine: HelmholtzMachine, state: Wake, coefficients: Tensor, terms: Terms) -> None:
@@ -100,7 +98,7 @@ def recognition_terms(machine: HelmholtzMachine, state: Wake, coefficients: Tens
     for i, (layer, child, predictor) in enumerate(
         zip(machine.recognition_layers(), state.hidden, state.recognition, strict=True)
     ):
-        if i == 0:
+        if i == 0 and len(predictor) == batch:
             score = layer.family.score(child.reshape(-1, batch, child.shape[1]), predictor.detach())
             terms.add(predictor, score.mul_(coefficients.unsqueeze(-1)).sum(0).neg_())
         else:
@@ -131,11 +129,9 @@ def sleep_terms(
     """
     path, predictors = dream(machine, dreams, generator)
     if observe_dreams:
-        for i, (above, predictor) in enumerate(zip(path[1:], predictors, strict=False)):
-            machine.observe_down(i, above, predictor)
-        observe(machine.prior, None, predictors[-1])
+        machine.observe_generative(path, predictors)
     with no_capture():
         for i, (layer, below, above) in enumerate(zip(machine.recognition_layers(), path[:-1], path[1:], strict=True)):
-            predictor = machine.up(i, below)
+            predictor = machine.up(i, below, above)
             terms.add(predictor, layer.family.score(above, predictor.detach()).mul_(-coefficient / dreams))
     return path

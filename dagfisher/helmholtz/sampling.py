@@ -14,7 +14,8 @@ import torch
 from torch import Generator, Tensor
 
 from ..capture import no_capture
-from ..nn import Prior, StochasticLayer
+from ..nn import StochasticLayer
+from .layers import Draw, TopLayer
 
 
 class Networks(Protocol):
@@ -23,7 +24,7 @@ class Networks(Protocol):
     States are flat, (n, units), from the data at the bottom to the prior's layer at the top.
     """
 
-    prior: Prior
+    prior: TopLayer
 
     @property
     def log_volume(self) -> float:
@@ -32,11 +33,27 @@ class Networks(Protocol):
     def encode(self, x: Tensor) -> Tensor:
         """Data in [0, 1], (n, …), as states of the visible units, (n, pixels)."""
 
-    def up(self, i: int, parents: Tensor) -> Tensor:
-        """The predictor of recognition layer i, counted from the bottom, given the states (n, units) below it."""
+    def up(self, i: int, parents: Tensor, states: Tensor | None = None) -> Tensor:
+        """The predictor of recognition layer i, counted from the bottom, given the states (n, units) below it.
 
-    def down(self, i: int, parents: Tensor) -> Tensor:
+        `states` are those of the layer itself, (n, units), which only lateral connections look at. If n differs, the
+        fewer rows are shared by the samples of the others.
+        """
+
+    def down(self, i: int, parents: Tensor, states: Tensor | None = None) -> Tensor:
         """The predictor of generative layer i, counted from the bottom, given the states (n, units) above it."""
+
+    def top(self, count: int, states: Tensor | None = None) -> Tensor:
+        """The predictor of the prior for so many samples."""
+
+    def draw_up(self, i: int, parents: Tensor, generator: Generator | None = None, *, samples: int = 1) -> Draw:
+        """So many samples of recognition layer i for each row of the states (n, units) below it."""
+
+    def draw_down(self, i: int, parents: Tensor, generator: Generator | None = None) -> Draw:
+        """A sample of generative layer i for each row of the states (n, units) above it."""
+
+    def draw_top(self, count: int, generator: Generator | None = None) -> Draw:
+        """So many samples of the prior."""
 
     def generative_layers(self) -> list[StochasticLayer]:
         """The generative layers from the bottom up, without the prior."""
@@ -50,7 +67,7 @@ class Wake:
     """S samples of q(h|x) for each of B examples, and what both networks say of them.
 
     Hidden samples are (S·B, units), sample-major; x stays (B, pixels), and so does the predictor of the bottom
-    recognition layer, since all S samples share it.
+    recognition layer, since all S samples share it, unless that layer has lateral connections.
     """
 
     x: Tensor
@@ -58,7 +75,7 @@ class Wake:
     hidden: list[Tensor]
     """The samples of each hidden layer from the bottom up, (S·B, units)."""
     recognition: list[Tensor]
-    """The predictors of q, from the bottom up; the first one (B, units)."""
+    """The predictors of q, from the bottom up; the first one (B, units), with lateral connections (S·B, units)."""
     generative: list[Tensor]
     """The predictors of p from the bottom up, the prior last."""
     log_p: Tensor
@@ -101,13 +118,9 @@ def wake(machine: Networks, x: Tensor, samples: int, generator: Generator | None
     log_q = torch.zeros((), dtype=x.dtype, device=x.device)
     below = x
     for i, layer in enumerate(machine.recognition_layers()):
-        predictor = machine.up(i, below)
-        fixed = predictor.detach()
-        if i == 0:
-            fixed = fixed.expand(samples, *fixed.shape)
-        h = layer.family.sample(fixed, generator)
-        log_q = log_q + layer.family.log_prob(h, fixed).sum(-1).reshape(samples, batch)
-        below = h.reshape(samples * batch, -1)
+        below, predictor = machine.draw_up(i, below, generator, samples=samples if i == 0 else 1)
+        fixed = predictor.detach().reshape(-1, batch, predictor.shape[-1])
+        log_q = log_q + layer.family.log_prob(by_sample(below, samples), fixed).sum(-1)
         hidden.append(below)
         recognition.append(predictor)
     generative, log_p = joint(machine, x, hidden, samples)
@@ -118,13 +131,11 @@ def wake(machine: Networks, x: Tensor, samples: int, generator: Generator | None
 def dream(machine: Networks, count: int, generator: Generator | None = None) -> Dreams:
     """So many samples of the generative network; no Fisher captures them."""
     with no_capture():
-        predictors = [machine.prior(count)]
-        path = [machine.prior.family.sample(predictors[0], generator)]
-        layers = machine.generative_layers()
-        for i in reversed(range(len(layers))):
-            predictors.append(machine.down(i, path[-1]))
-            path.append(layers[i].family.sample(predictors[-1], generator))
-    return Dreams(path[::-1], predictors[::-1])
+        draws = [machine.draw_top(count, generator)]
+        for i in reversed(range(len(machine.generative_layers()))):
+            draws.append(machine.draw_down(i, draws[-1].states, generator))
+    draws.reverse()
+    return Dreams([each.states for each in draws], [each.predictor for each in draws])
 
 
 def joint(machine: Networks, x: Tensor, hidden: list[Tensor], samples: int) -> tuple[list[Tensor], Tensor]:
@@ -132,9 +143,9 @@ def joint(machine: Networks, x: Tensor, hidden: list[Tensor], samples: int) -> t
     batch = x.shape[0]
     generative: list[Tensor] = []
     with no_capture():
-        for i, parents in enumerate(hidden):
-            generative.append(machine.down(i, parents))
-        generative.append(machine.prior(samples * batch))
+        for i, (parents, states) in enumerate(zip(hidden, [x, *hidden], strict=False)):
+            generative.append(machine.down(i, parents, states))
+        generative.append(machine.top(samples * batch, hidden[-1]))
     log_p = machine.generative_layers()[0].family.log_prob(x, by_sample(generative[0].detach(), samples)).sum(-1)
     if machine.log_volume:
         log_p = log_p + machine.log_volume
@@ -151,7 +162,7 @@ def log_recognition(machine: Networks, x: Tensor, hidden: list[Tensor]) -> Tenso
         for i, (layer, below, child) in enumerate(
             zip(machine.recognition_layers(), [x, *hidden[:-1]], hidden, strict=True)
         ):
-            predictor = machine.up(i, below)
+            predictor = machine.up(i, below, child)
             predictor = predictor.reshape(-1, batch, predictor.shape[-1])
             log_q = log_q + layer.family.log_prob(child.reshape(-1, batch, child.shape[-1]), predictor).sum(-1)
     return log_q

@@ -20,7 +20,7 @@ from .._settings import LARGEST_RATE, converted, listed, number, one_of, setting
 from ..errors import SettingError
 from ..optim import OptimizerSettings
 from .algorithms import ALGORITHMS, Algorithm, algorithm_named
-from .machine import HelmholtzMachine
+from .machine import LATERAL, HelmholtzMachine
 from .regularisers import L1, L2, WARM_UPS, Entropy
 from .schedules import Schedule
 from .train import Trainer
@@ -133,6 +133,11 @@ class Settings:
         None, listed(number(1, whole=True)), "hidden units from the data up, for example 100,50,10 (by dataset)"
     )
     states: str = setting("plus-minus", one_of(*STATES), "of each unit: plus-minus (−1, 1) or zero-one (0, 1)")
+    lateral: str | None = setting(
+        None,
+        one_of(*LATERAL),
+        "whose units see those before them in their layer: generative, recognition or both (none)",
+    )
     epochs: int = setting(20, number(1, whole=True), "epochs in all")
     batch_size: int = setting(32, number(1, whole=True), "examples in a minibatch")
     samples: int = setting(10, number(1, whole=True), "draws of q(h|x) per example")
@@ -194,6 +199,11 @@ class Settings:
             raise SettingError("nesterov needs a momentum above 0.")
         if values["momentum"] and values["adam"]:
             raise SettingError("momentum and adam cannot both be given; choose one.")
+        if values["binarisation"] == "G" and values["lateral"] in ("generative", "both"):
+            raise SettingError(
+                "lateral connections are between Bernoulli units, and the pixels of binarisation G are Gaussian; they "
+                "can have lateral recognition alone."
+            )
         rate = algorithm.lr
         if values["binarisation"] == "G":
             rate = _GREY_PLAIN_LR if algorithm.solver is None else _GREY_NATURAL_LR
@@ -234,7 +244,8 @@ class Settings:
         """A trainer with a new machine for such data, whose parameters depend on the seed alone."""
         pixels = "gaussian" if self.binarisation == "G" else "bernoulli"
         families = [pixels, *["bernoulli"] * len(self.layers)]
-        machine = HelmholtzMachine([data.pixels, *self.layers], states=STATES[self.states], families=families)
+        sizes, states = [data.pixels, *self.layers], STATES[self.states]
+        machine = HelmholtzMachine(sizes, states=states, families=families, lateral=self.lateral)
         self.chosen_algorithm.initialise(machine, self.stream("weights", "cpu"))
         machine.to(self.device)
         common: dict[str, Any] = {

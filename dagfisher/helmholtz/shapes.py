@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..capture import no_capture
 from ..errors import ShapeError
-from ..nn import StochasticConvolution, StochasticLayer
+from ..nn import LateralBernoulliLinear, StochasticConvolution, StochasticLayer
 
 Shape = tuple[int, ...]
 
@@ -36,7 +36,7 @@ def layer_shapes(
     if visible is None:
         if isinstance(recognition, StochasticConvolution) or isinstance(generative, StochasticConvolution):
             raise ShapeError("a machine with a convolution at the bottom needs the shape of its data, (channels, …).")
-        visible = (int(recognition.in_features),)  # type: ignore[arg-type]
+        visible = (_parents(recognition),)
     shapes = [tuple(int(s) for s in visible)]
     for i, (generative, recognition) in enumerate(pairs):
         shapes.append(_hidden(i, generative, recognition, shapes[-1]))
@@ -49,14 +49,6 @@ def layer_shapes(
     if math.prod(shapes[-1]) != top:
         raise ShapeError(f"the top layer has {_words(shapes[-1])} units and its prior {top}; they must be equal.")
     return shapes
-
-
-def predict(layer: StochasticLayer, shape: Shape, parents: Tensor) -> Tensor:
-    """The layer's predictor, (n, parameters), for flat parents, (n, units), whose shape in space is `shape`."""
-    if not isinstance(layer, StochasticConvolution):
-        predictor: Tensor = layer(parents)
-        return predictor
-    return layer(parents.reshape(-1, *shape)).flatten(1)  # type: ignore[no-any-return]
 
 
 def in_space(layer: StochasticLayer, shape: Shape, values: Tensor) -> Tensor:
@@ -100,8 +92,8 @@ def _hidden(i: int, generative: StochasticLayer, recognition: StochasticLayer, b
 def _output(name: str, layer: Any, parents: Shape) -> Shape:
     """The shape of the units that a layer makes."""
     if not isinstance(layer, StochasticConvolution):
-        if layer.in_features != math.prod(parents):
-            raise ShapeError(f"{name} takes {layer.in_features} parents, but there are {_words(parents)}.")
+        if _parents(layer) != math.prod(parents):
+            raise ShapeError(f"{name} takes {_parents(layer)} parents, but there are {_words(parents)}.")
         return (layer.family.split(layer.out_features)[0],)
     module: Any = layer
     if len(parents) != len(module.kernel_size) + 1 or parents[0] != module.in_channels:
@@ -115,6 +107,11 @@ def _output(name: str, layer: Any, parents: Shape) -> Shape:
     except RuntimeError as error:
         raise ShapeError(f"{name} cannot take parents of the shape {_words(parents)}: {error}") from None
     return (layer.family.split(made[1])[0], *made[2:])
+
+
+def _parents(layer: Any) -> int:
+    """How many units of the layer above or below a dense layer sees."""
+    return int(layer.outside if isinstance(layer, LateralBernoulliLinear) else layer.in_features)
 
 
 def _shape_only(layer: nn.Module, parents: Shape) -> torch.Size:

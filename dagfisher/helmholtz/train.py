@@ -269,8 +269,8 @@ class Trainer:
     def _sleep_step(self, state: Wake) -> None:
         """A sleep update of its own; the Fisher of q still comes from this minibatch's wake samples."""
         self.optimizer.zero_grad()
-        for i, parents in enumerate([state.x, *state.hidden[:-1]]):
-            self.machine.up(i, parents)
+        for i, (parents, states) in enumerate(zip([state.x, *state.hidden[:-1]], state.hidden, strict=True)):
+            self.machine.up(i, parents, states)
         terms = Terms()
         self._sleep(state, terms, observe_dreams=False)
         terms.backward()

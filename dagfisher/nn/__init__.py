@@ -1,9 +1,11 @@
 """Ready-made stochastic layers: each is a module, a declared DAG layer and a conditional distribution.
 
 `layers` has dense and convolutional layers of every family and the prior of a top layer; `masked` has layers in which
-each unit has parents of its own, among them a normal distribution with a full covariance matrix.
+each unit has parents of its own, among them a normal distribution with a full covariance matrix; `lateral` has binary
+layers whose units see the units before them.
 """
 
+from .lateral import LateralBernoulliLinear
 from .layers import (
     BernoulliConv1d,
     BernoulliConv2d,
@@ -51,6 +53,7 @@ __all__ = [
     "GaussianConvTranspose2d",
     "GaussianConvTranspose3d",
     "GaussianLinear",
+    "LateralBernoulliLinear",
     "MaskedBernoulliLinear",
     "MaskedCategoricalLinear",
     "MaskedGaussianLinear",

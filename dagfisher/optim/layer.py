@@ -10,13 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..capture import Recorder, compute_dtype, leave_graphs
+from ..capture import leave_graphs
 from ..capture.agreement import another_map
-from ..declaration import Declaration, require_own_parameters
+from ..declaration import Declaration
 from ..errors import (
     CheckpointError,
     DagFisherError,
-    DeclarationError,
     MissingStatisticsError,
     SettingError,
     ShapeError,
@@ -35,16 +34,15 @@ from ..fisher import (
 )
 from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
-from ..maps import from_matrix, to_matrix
-from ..parameter import ParameterDeclaration, ParameterRecorder
 from ..solvers import SOLVERS
 from .distributed import share_rows
+from .matrix import LayerMatrix
 
 Restored = tuple[LayerFisher, int, list[Any], Window]
 """The inverse Fisher, the step it was made at, the layout it fits, and the past refreshes."""
 
 
-class TrainedLayer:
+class TrainedLayer(LayerMatrix):
     """One declared layer as one optimizer trains it.
 
     Order of life: `bind` to param groups and `listen`; then for each step `arm`, forward passes, and either `refresh`
@@ -52,30 +50,13 @@ class TrainedLayer:
     """
 
     def __init__(self, declaration: Declaration) -> None:
-        self.declaration = declaration
-        self._parameter = declaration if isinstance(declaration, ParameterDeclaration) else None
-        self.recorder = Recorder() if self._parameter is None else ParameterRecorder(self._parameter)
+        super().__init__(declaration)
         self.fisher: LayerFisher | None = None
         self.refreshed: int | None = None
         self._layout: list[Any] | None = None
         self.window = Window()
         self._latest: list[Rows | Grams] = []
         self._order = -1
-
-    def bind(self, group_of: dict[int, dict[str, Any]], names: dict[int, str]) -> None:
-        """Note which of weight and bias are trained here, and in which groups."""
-        weight, bias = self.declaration.parameters
-        self._weight = weight if id(weight) in group_of else None
-        self._bias = bias if id(bias) in group_of else None
-        self.groups = [group_of[id(p)] for p in self.parameters]
-        self.group = self.groups[0]
-        self._sizes = self.declaration.sizes
-        self.recorder.held = (self._weight, self._bias)
-        for p in self.parameters:
-            name = names.get(id(p), "")
-            owner = name.rpartition(".")[0] if self._parameter is None else name
-            if owner:
-                self.declaration.learn_name(owner)
 
     @property
     def deterministic(self) -> bool:
@@ -107,37 +88,9 @@ class TrainedLayer:
         self.declaration.recorder = self.recorder
 
     @property
-    def parameters(self) -> list[Tensor]:
-        """The parameters of this layer that the optimizer holds."""
-        return [p for p in (self._weight, self._bias) if p is not None]
-
-    @property
-    def name(self) -> str:
-        """The layer's qualified name, in quotes."""
-        return self.declaration.name
-
-    @property
     def order(self) -> int:
         """A number that grows in the order in which layers ran first since the last step, or at the last refresh."""
         return self.recorder.passes[0].order if self.recorder.passes else self._order
-
-    def _trained(self) -> tuple[Tensor | None, Tensor | None]:
-        weight = self._weight if self._weight is not None and self._weight.requires_grad else None
-        bias = self._bias if self._bias is not None and self._bias.requires_grad else None
-        return weight, bias
-
-    def layout(self) -> list[Any]:
-        """What a prepared Fisher must fit: the trained ones of weight and bias, units, parents, family and dtype."""
-        weight, bias = self._trained()
-        units = sum(self._sizes)
-        width = (0 if weight is None else weight.numel() // max(units, 1)) + (bias is not None)
-        family, dtype = self.declaration.family.name, str(self._dtype())
-        return [weight is not None, bias is not None, units, width, family, dtype]
-
-    def _dtype(self) -> torch.dtype:
-        parameter = self._weight if self._weight is not None else self._bias
-        assert parameter is not None
-        return compute_dtype(parameter)
 
     def due(self, step: int) -> bool:
         """Whether this step refreshes the Fisher."""
@@ -178,77 +131,17 @@ class TrainedLayer:
         return number
 
     def gradient(self) -> Tensor | None:
-        """The gradients of the trained parameters as one (units × parents) matrix; None if there are none."""
-        self._require_parameters()
-        weight, bias = self._trained()
-        grads = [p.grad for p in (weight, bias) if p is not None]
-        if all(g is None for g in grads):
-            if grads and self.fisher is None and not self.recorder.passes:
-                how = "run only in eval() or without gradients" if self.recorder.ran else "never run"
-                if self._parameter is not None:
-                    how = "been part of no loss"
-                raise MissingStatisticsError(
-                    f"layer {self.name} has {how} since this optimizer was built, and has no gradient; use it in "
-                    f"the loss, freeze its parameters, or leave them out of the optimizer."
-                )
-            return None
-        dtype = self._dtype()
-        parts = [None if p is None else (torch.zeros_like(p) if p.grad is None else p.grad) for p in (weight, bias)]
-        weight_part, bias_part = (None if g is None else g.to(dtype) / self._count() for g in parts)
-        mask = self.weight_mask()
-        if weight_part is not None and mask is not None:
-            weight_part = weight_part * mask
-        if weight_part is not None:
-            weight_part = self.declaration.map.unit_major(self.declaration.module, weight_part)
-        return to_matrix(weight_part, bias_part)
-
-    def weight_mask(self) -> Tensor | None:
-        """The layer's mask on the device of its weight, shaped like it; None if there is none or it is not trained."""
-        if self._weight is None or self.declaration.mask is None:
-            return None
-        self.declaration.mask_matrix(self._weight.device)
-        return self.declaration.mask
-
-    def _mask(self) -> Tensor | None:
-        """The mask as the solvers take it, (units × d), a column of ones for a trained bias."""
-        weight, bias = self._trained()
-        mask = None if weight is None else self.declaration.mask_matrix(weight.device)
-        if mask is None or bias is None:
-            return mask
-        return torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-
-    def _count(self) -> int:
-        """What the gradients are divided by: the samples that the loss is a sum over, or 1."""
-        if self.group["loss_reduction"] == "mean":
-            return 1
-        if not self.recorder.samples:
+        found = super().gradient()
+        trained = any(p is not None for p in self._trained())
+        if found is None and trained and self.fisher is None and not self.recorder.any():
+            how = "run only in eval() or without gradients" if self.recorder.ran else "never run"
+            if self._parameter is not None:
+                how = "been part of no loss"
             raise MissingStatisticsError(
-                f"layer {self.name}: loss_reduction='sum' divides by the samples of the forward passes since the last "
-                f"step or zero_grad(), and there were none in training mode with gradients enabled."
+                f"layer {self.name} has {how} since this optimizer was built, and has no gradient; use it in "
+                f"the loss, freeze its parameters, or leave them out of the optimizer."
             )
-        return self.recorder.samples
-
-    def _require_parameters(self) -> None:
-        """Raise if the module no longer has the parameters that the optimizer holds."""
-        for name, held, own in zip(
-            ("weight", "bias"), (self._weight, self._bias), self.declaration.parameters, strict=True
-        ):
-            if held is not None and own is not held:
-                require_own_parameters(self.declaration)
-                raise DeclarationError(
-                    f"layer {self.name}: its {name} was replaced since this optimizer was built, which would go on "
-                    f"training the old one; build the optimizer anew, or copy values into the old {name}."
-                )
-
-    def split(self, matrix: Tensor) -> dict[Tensor, Tensor]:
-        """A matrix, (units × d), cut into vectors that are shaped like the trained parameters."""
-        weight, bias = self._trained()
-        trained = [p for p in (weight, bias) if p is not None]
-        shape = None if weight is None else self.declaration.map.unit_major(self.declaration.module, weight)
-        views = from_matrix(matrix, shape, bias)
-        if weight is not None:
-            views[0] = self.declaration.map.weight_major(self.declaration.module, views[0])
-        return dict(zip(trained, views, strict=True))
+        return found
 
     def _segments(self, step: int, process_group: dist.ProcessGroup | None) -> list[Segment]:
         """The statistics of the coming step, cut into problems for solvers."""
@@ -296,7 +189,7 @@ class TrainedLayer:
                 gradient,
                 damping=self._damping(step),
                 solver=self.group["solver"],
-                tolerance=float(self.group["tolerance"]),
+                tolerance=self.group["tolerance"],
                 update_every=int(min(self._update_every(step), 10**6)),
             )
         except DagFisherError as error:
@@ -314,7 +207,7 @@ class TrainedLayer:
 
     def blocks(self, step: int, process_group: dist.ProcessGroup | None) -> Tensor:
         """The damped blocks of the coming step."""
-        known = bool(self.recorder.passes) or self._parameter is not None
+        known = self.recorder.any() or self._parameter is not None
         if self.fisher is not None and not (self.due(step) and known):
             return self.fisher.blocks()
         if not known:
@@ -357,6 +250,8 @@ class TrainedLayer:
             if state["solvers"] is None:
                 return None
             layout, sizes = list(state["layout"]), tuple(state["sizes"])
+            if self.declaration.coupled > 1 and layout[4] == self.declaration.family.name:
+                return None  # blocks without the coupling, which the next step makes anew
             device = self.parameters[0].device
             solvers = []
             for saved in state["solvers"]:
@@ -408,7 +303,7 @@ def _number(value: Any) -> float:
     """What a schedule gave; NaN, which is in no range, for what is no number."""
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError):
         return math.nan
 
 

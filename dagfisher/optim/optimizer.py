@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from .._torch import inside_distributed_checkpoint, inside_sharding_optimizer
 from ..capture import sample, weigh
-from ..declaration import Declaration, changes, find_layers
+from ..declaration import changes, find_layers
 from ..errors import DagFisherWarning, DeclarationError, SettingError
 from .damping import LEAST, TARGET, Losses, adapted, curvature_ratios, targets
 from .groups import readable_groups
 from .guards import blame, blaming, require_dense
 from .layer import TrainedLayer
-from .saving import SavedOptimizer
 from .scale import check_scale
 from .settings import DEFAULTS, NAMES, SHARED, NumberOrSchedule, described, plain, refuse, validate
+from .shown import ShownOptimizer
 from .trust import Natural, limit
 from .updates import apply_update, begin_moments, keeps_moments
 
@@ -38,7 +38,7 @@ class Refused(TypedDict, total=False):
     differentiable: bool
 
 
-class DAGNaturalGradient(SavedOptimizer):
+class DAGNaturalGradient(ShownOptimizer):
     """Natural gradients for the declared layers among the parameters, plain ones for the rest.
 
     One step moves unit j of a declared layer by ``−lr · (1+α)(αI + F_j)⁻¹ g_j``: g is what is in ``.grad``, α is
@@ -157,7 +157,7 @@ class DAGNaturalGradient(SavedOptimizer):
 
     def _notice_declarations(self) -> set[int]:
         """Find layers that were declared, or undeclared, since the last look; gives the parameters of new ones."""
-        if self._seen == changes():
+        if self._seen == changes() or self._absent is not None:
             return set()
         before = set(self._declared)
         self._bind()
@@ -405,33 +405,6 @@ class DAGNaturalGradient(SavedOptimizer):
                 with self._full_precision():
                     return layer.blocks(self._step, self._process_group)
         raise DeclarationError("this parameter belongs to no declared layer of this optimizer.")
-
-    def memory_usage(self) -> dict[str, int]:
-        """Bytes that each layer keeps, by its name: its prepared solver and what is staged for the coming step."""
-        usage: dict[str, int] = {}
-        for layer in self._layers:
-            name, copies = layer.name.strip("'"), 1
-            while (label := name if copies == 1 else f"{name} ({copies})") in usage:
-                copies += 1
-            usage[label] = layer.nbytes()
-        return usage
-
-    def __repr__(self) -> str:
-        lines = [f"DAGNaturalGradient (step {self._step})"]
-        for layer in self._layers:
-            lines.append(f"  {layer!r}")
-        plain = sum(len(group["params"]) for group in self.param_groups) - len(self._declared)
-        if plain:
-            rules = "/".join(sorted({str(group["undeclared"]) for group in self.param_groups}))
-            lines.append(f"  {plain} undeclared parameters: {rules}")
-        for i, group in enumerate(self.param_groups):
-            settings = ", ".join(f"{k}={group[k]}" for k in group if k not in ("params", "param_names"))
-            lines.append(f"  group {i}: {settings}")
-        return "\n".join(lines)
-
-    def layer_of(self, declaration: Declaration) -> TrainedLayer | None:
-        """The declared layer as this optimizer trains it, if it does; for tables."""
-        return next((layer for layer in self._layers if layer.declaration is declaration), None)
 
 
 if DAGNaturalGradient.__doc__:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .._torch import holding_hooks, inside_distributed_checkpoint, optimizer_hooks
-from ..declaration import find_layers
+from ..declaration import changes, find_layers
 from ..errors import CheckpointError, DagFisherError, DeclarationError
 from .checkpoint import OWN, add_own_part, read, require_fitting, states_of_layers
 from .guards import FiniteGuard
@@ -32,6 +32,8 @@ class SavedOptimizer(torch.optim.Optimizer):
         self._names: dict[int, str] = {}
         self._layers: list[TrainedLayer] = []
         self._declared: set[int] = set()
+        self._masked: dict[int, TrainedLayer] = {}
+        self._seen = changes()
         self._absent: dict[str, Any] | None = None
         self._step = 0
         self._finite = FiniteGuard()

@@ -24,14 +24,15 @@ def spd_inverse(matrices: Tensor, *, jitter: bool) -> Tensor:
 def eigenvectors(gram: Tensor) -> Tensor:
     """The eigenvectors of a symmetric positive semidefinite matrix as columns, by ascending eigenvalue.
 
-    Where most of the spectrum is rounding, with denormal numbers among the entries, LAPACK may not converge in float32;
-    then float64 does.
+    Where most of the spectrum is rounding, with denormal numbers among the entries, LAPACK may not converge in float32,
+    or give NaN without a word; then float64 does.
     """
     try:
         vectors: Tensor = torch.linalg.eigh(gram).eigenvectors
+        converged = bool(vectors.isfinite().all())
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        vectors = torch.linalg.eigh(gram.double()).eigenvectors.to(gram.dtype)
-    return vectors
+        converged = False
+    return vectors if converged else torch.linalg.eigh(gram.double()).eigenvectors.to(gram.dtype)
 
 
 def _retry(matrices: Tensor, jitter: bool) -> Tensor:

@@ -30,7 +30,8 @@ def test_infinite_damping_is_plain_gradient_descent(solver: str, family: str, n:
         optimizer = DAGNaturalGradient(layer.parameters(), damping=alpha, solver=solver, tolerance=1e-15)
         layer.zero_grad()
         layer(inputs).square().sum().backward()
-        fisher = (1 + alpha) * optimizer.fisher_blocks(layer.weight) - alpha * torch.eye(d + 1, dtype=torch.float64)
+        fisher = (1 + alpha) * optimizer.fisher_blocks(layer.weight)
+        fisher = fisher - alpha * torch.eye(fisher.shape[-1], dtype=torch.float64)
         vectors = optimizer.natural_gradient()
         for p in layer.parameters():
             scale = p.grad.norm() + sum(q.grad.norm() for q in layer.parameters())

@@ -176,7 +176,7 @@ def test_two_heads_may_have_two_losses_too() -> None:
 def test_functional_call_with_other_tensors_does_not_feed_the_fisher() -> None:
     model = net()
     opt = optimizer(model)
-    others = {name: torch.randn_like(p) for name, p in model.named_parameters()}
+    others = {name: torch.randn_like(p).requires_grad_() for name, p in model.named_parameters()}
     functional_call(model, others, X)
     functional_call(model, dict(model.named_parameters()), X).sum().backward()
     assert len(opt._layers[0].recorder.passes) == 1
