@@ -222,6 +222,8 @@ def acceptance(masked: list[dict[str, Any]], coupled: list[dict[str, Any]]) -> l
 
 def processor() -> str:
     path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return platform.machine()
     names = [line.partition(":")[2].strip() for line in path.read_text().splitlines() if line.startswith("model name")]
     return names[0] if names else platform.machine()
 
@@ -236,12 +238,13 @@ def main() -> None:
     if not options.table:
         threads, rounds = ((1,), 2) if options.quick else ((1, 2), options.rounds)
         torch.set_num_threads(1)
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         masked = [row for name, mask in masks().items() for row in measure_masked(name, mask, rounds, threads)]
         coupled = [row for every in (1, 10, 100, 1000) for row in measure_coupled(every, rounds, threads)]
         machine = {
-            "processor": processor() if Path("/proc/cpuinfo").exists() else platform.machine(),
+            "processor": processor(),
             "cores": os.cpu_count(),
-            "load_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            "load_before": load,
             "python": platform.python_version(),
             "torch": torch.__version__,
         }

@@ -1,4 +1,4 @@
-"""The benchmark of the solvers runs, and what it measures is right; how fast, only a quiet machine can say."""
+"""The benchmarks of the solvers run, and what they measure is right; how fast, only a quiet machine can say."""
 
 from __future__ import annotations
 
@@ -54,3 +54,18 @@ def test_fresh_solutions_of_synthetic_layers_are_as_good_as_the_tolerance(result
 def test_every_growth_exponent_is_a_number(result: dict[str, Any]) -> None:
     for entry in result["sweep"]["exponents"]:
         assert all(math.isfinite(entry[name]) for name in ("fresh_ms", "reused_ms", "kept_bytes")), entry
+
+
+def test_masked_and_coupled_solvers_are_as_good_as_they_were_asked_to_be(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "dag.py"), "--out", str(tmp_path / "dag.json")]
+    done = subprocess.run([*command, "--quick"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "dag.json").read_text())
+    assert {row["mask"] for row in found["masked"]} == {"strict lower triangle", "random half"}
+    assert {row["update_every"] for row in found["coupled"]} == {1, 10, 100, 1000}
+    for row in found["masked"]:
+        assert row["error"] <= 1e-2 and row["dense_error"] < 1e-4 and row["times_faster"] > 4, row
+    for row in found["coupled"]:
+        assert max(row["error"], row["diagonal_error"]) < 4e-2, row
+    again = subprocess.run([*command, "--table"], capture_output=True, text=True, timeout=300)
+    assert again.stdout == done.stdout

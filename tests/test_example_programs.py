@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import dagfisher
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-NAMES = ("logistic_regression", "poisson_regression", "natural_flow", "wrap_sbn", "sequence")
+NAMES = ("logistic_regression", "poisson_regression", "softmax_regression", "natural_flow", "wrap_sbn", "sequence")
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +78,46 @@ def test_a_step_of_natural_logistic_regression_is_newtons() -> None:
         binary_cross_entropy_with_logits(model(x), y).backward()
         opt.step()
         torch.testing.assert_close(torch.cat([model.weight[0], model.bias]).detach(), w, rtol=1e-8, atol=1e-10)
+
+
+def test_coupled_softmax_regression_is_newtons_method_and_its_diagonal_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = run(monkeypatch, tmp_path, "softmax_regression")
+    runs, close = left["runs"], left["CLOSE"]
+    coupled, diagonal = runs["natural, coupled, lr 1"], runs["natural, diagonal, lr 0.8"]
+    assert -1e-12 < coupled[-1] < close and len(coupled) - 1 <= 6
+    assert -1e-12 < diagonal[-1] < close and len(diagonal) > 5 * len(coupled)
+    assert runs["natural, diagonal, lr 1"][-1] > 1e3
+    assert len(runs["Adam, lr 0.3"]) > 3 * len(diagonal)
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[2].split()[:5] == ["natural,", "coupled,", "lr", "1", str(len(coupled) - 1)]
+    assert rows[3].split()[4:6] == ["runs", "away"]
+
+
+def test_natural_steps_of_fully_visible_nets_are_far_ahead_of_many_more_of_adams(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = (EXAMPLES / "fully_visible.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 150 and "helmholtz" not in text
+    results = run(monkeypatch, tmp_path, "fully_visible")["results"]
+    (net, net_adam), (made, made_adam) = results.values()
+    assert net.steps[-1] == 12 and net_adam.steps[-1] == made_adam.steps[-1] == 300 and made.steps[-1] == 60
+    assert net.values[-1] > net_adam.values[-1] + 1 and net.values[-1] > -34.5
+    assert made.values[-1] > made_adam.values[-1] + 3 and made.values[-1] > -35
+
+
+def test_a_pixel_of_the_fully_visible_nets_is_not_moved_by_those_after_it() -> None:
+    left = runpy.run_path(str(EXAMPLES / "fully_visible.py"))
+    torch.manual_seed(0)
+    x = torch.bernoulli(torch.full((1, left["PIXELS"]), 0.3))
+    for model in (left["BeliefNet"], left["Made"]):
+        net = model()
+        for parameter in net.parameters():
+            torch.nn.init.normal_(parameter)
+        jacobian = torch.autograd.functional.jacobian(lambda image, net=net: net(image)[0], x)[:, 0]
+        assert jacobian.triu().abs().max() == 0
+        assert (jacobian != 0).sum() > 0.9 * jacobian.numel() / 2
 
 
 def test_natural_flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
