@@ -19,6 +19,7 @@ def share_rows(rows: Rows, group: dist.ProcessGroup) -> Rows:
         _gather(rows.sample_weights.unsqueeze(1), group).squeeze(1),
         total,
         positions=True,
+        classes=rows.classes,
     )
 
 

@@ -45,11 +45,41 @@ class Heads(nn.Module):
         return torch.cat([self.mean(x), self.scale(x)], dim=-1)
 
 
+def masked() -> nn.Module:
+    torch.manual_seed(0)
+    return dagfisher.nn.MaskedBernoulliLinear(torch.ones(4, 4).tril(-1)).double()
+
+
+def coupled() -> nn.Module:
+    torch.manual_seed(0)
+    return dagfisher.nn.CategoricalLinear(4, 6, classes=3).double()
+
+
+def constant() -> nn.Module:
+    torch.manual_seed(0)
+    return Unconcerned(dagfisher.nn.GaussianLinear(4, 2, scale="constant").double())
+
+
+class Unconcerned(nn.Module):
+    """A layer whose scale is part of the output."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer.distribution(x).predictor
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], bool]] = {
     **{solver: (Net, {"solver": solver, "tolerance": 1e-13}, False) for solver in SOLVERS},
     "weighted": (Net, {}, True),
     "reused": (Net, {"update_every": 3, "momentum": 0.9}, False),
     "heads": (Heads, {}, False),
+    "masked": (masked, {"solver": "conjugate", "tolerance": 1e-13}, True),
+    "coupled": (coupled, {"solver": "conjugate", "tolerance": 1e-13}, True),
+    "coupled, dense": (coupled, {"solver": "dense"}, False),
+    "constant scale": (constant, {}, False),
 }
 
 
@@ -150,10 +180,10 @@ def test_two_processes_step_as_one_with_all_samples(case: str, trained: list[dic
     build, settings, weighted = CASES[case]
     model, start = build(), build()
     train(model, optimizer(model.parameters(), lr=LR, **settings), None, weighted)
-    for name, alone in model.state_dict().items():
+    for name, alone in model.named_parameters():
         first, second = (processes[case][name] for processes in trained)
         assert torch.equal(first, second)
-        torch.testing.assert_close(first, alone, rtol=0, atol=1e-11)
+        torch.testing.assert_close(first, alone.detach(), rtol=0, atol=1e-11)
         assert (alone - start.state_dict()[name]).abs().max() > 1e-3
 
 
