@@ -15,12 +15,13 @@ J. C. Burges), which is made available under the Creative Commons Attribution-Sh
 the embedded file (see ``data/LICENSE.md``).
 """
 
-from .dataset import Binarisation, Dataset, Description, Split
+from .dataset import BINARISATIONS, Binarisation, Dataset, Description, Split
 from .distribution import Distribution
 from .errors import DataError
 from .registry import NAMES, Listing, available, find, load, read_images
 
 __all__ = [
+    "BINARISATIONS",
     "NAMES",
     "Binarisation",
     "DataError",

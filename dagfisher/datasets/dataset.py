@@ -13,7 +13,14 @@ from torch import Tensor
 
 from .distribution import Distribution
 
-Binarisation = Literal["B", "C", "G"]
+Binarisation = Literal["B", "C", "F", "G"]
+BINARISATIONS: dict[Binarisation, str] = {
+    "B": "rounded at one half",
+    "C": "drawn anew at each step",
+    "F": "drawn once",
+    "G": "grey values, Gaussian pixels",
+}
+"""What a learner sees of grey values, in a few words."""
 Split = Literal["train", "valid", "test"]
 
 
@@ -38,11 +45,12 @@ class Dataset:
     """Images of one shape in three splits, one flattened image per row.
 
     ``binarisation`` says what a learner sees: "B", pixels that were binarised once, a grey value of one half
-    or more being 1; "C", pixels drawn anew at each step, a grey value being the probability of a 1; or "G", the
-    grey values themselves. The 256 levels of uint8 images are dequantised for G: x = (level + u)/256 with u uniform
-    on [0, 1), drawn anew at each step, which has a density where the levels have none.
+    or more being 1; "C", pixels drawn anew at each step, a grey value being the probability of a 1; "F", pixels drawn
+    in this way, but once, from a fixed seed, and the same ever after; or "G", the grey values themselves. The 256
+    levels of uint8 images are dequantised for G: x = (level + u)/256 with u uniform on [0, 1), drawn anew at each
+    step, which has a density where the levels have none.
 
-    ``train``, ``valid`` and ``test`` are stored compactly: bool (B), uint8 grey values from 0 to 255 (C, G) or
+    ``train``, ``valid`` and ``test`` are stored compactly: bool (B, F), uint8 grey values from 0 to 255 (C, G) or
     float32 grey values from 0 to 1 (C, G). ``means`` gives any of them as float32 from 0 to 1.
     """
 
@@ -97,14 +105,14 @@ class Dataset:
         return images
 
     def means(self, split: Split) -> Tensor:
-        """A split as float32 from 0 to 1, (n, pixels): pixels for B, probabilities of a 1 for C, grey values for G."""
+        """A split as float32 from 0 to 1, (n, pixels): pixels (B, F), probabilities of a 1 (C), grey values (G)."""
         return _means(self.stored(split))
 
     def evaluation(self, split: Split) -> Tensor:
-        """A split to be evaluated on, (n, pixels), float32 from 0 to 1, zeros and ones for B and C; it never changes.
+        """A split to be evaluated on, (n, pixels), float32 from 0 to 1, zeros and ones but for G; it never changes.
 
-        B gives its pixels. C is binarised, and G dequantised, once, drawn on the CPU from a fixed seed for each split,
-        so that every run on every device is evaluated on the same images.
+        B and F give their pixels. C is binarised, and G dequantised, once, drawn on the CPU from a fixed seed for each
+        split, so that every run on every device is evaluated on the same images.
         """
         images = self.stored(split)
         return self._seen(images.cpu(), "evaluation", split).to(images.device)

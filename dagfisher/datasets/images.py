@@ -19,6 +19,9 @@ Colour = Literal["refuse", "grey"]
 COLOURS: tuple[Colour, ...] = ("refuse", "grey")
 LUMA = (0.299, 0.587, 0.114)
 """How much red, green and blue make a grey value (Recommendation ITU-R BT.601)."""
+FIXED_SEED = 0
+"""F is drawn from ``numpy.random.default_rng([FIXED_SEED, n])``; n is 0 for train, 1 for valid, 2 for test."""
+_BLOCK = 1000
 
 
 def load(
@@ -157,18 +160,25 @@ def _one_channel(array: Array, source: Path, colour: Colour) -> Array:
 def assemble(
     name: str, binarisation: Binarisation, train: Array, valid: Array, test: Array, source: Path | None = None
 ) -> Dataset:
-    """A dataset from checked images; B is binarised here."""
+    """A dataset from checked images; B is rounded, and F drawn, here."""
     if binarisation != "B" and train.dtype == bool:
         raise DataError(f"{source or name} has no grey values, every pixel is on or off; use binarisation B.")
-    convert = _binary if binarisation == "B" else _grey
+    kept = [_kept(split, binarisation, number) for number, split in enumerate((train, valid, test))]
     return Dataset(
         name=name,
         binarisation=binarisation,
         shape=(train.shape[1], train.shape[2]),
-        train=convert(train),
-        valid=convert(valid),
-        test=convert(test),
+        train=kept[0],
+        valid=kept[1],
+        test=kept[2],
     )
+
+
+def _kept(images: Array, binarisation: Binarisation, number: int) -> Tensor:
+    """A split as a dataset stores it; ``number`` is that of the split."""
+    if binarisation == "B":
+        return _binary(images)
+    return _drawn(images, number) if binarisation == "F" else _grey(images)
 
 
 def _grey(images: Array) -> Tensor:
@@ -178,3 +188,18 @@ def _grey(images: Array) -> Tensor:
 def _binary(images: Array) -> Tensor:
     half = {"b": 1, "u": 128, "f": 0.5}[images.dtype.kind]
     return _grey(images >= half)
+
+
+def _drawn(images: Array, number: int) -> Tensor:
+    """Pixels that are 1 with the probability that the grey value is, from the stream of that number.
+
+    A pixel is 1 where the next float64 of the stream is below its grey value; images come in their order, and pixels
+    row by row. The stream is that of a bit generator by name, which numpy promises not to change.
+    """
+    stream = np.random.Generator(np.random.PCG64([FIXED_SEED, number]))
+    pixels = np.empty(images.shape, dtype=bool)
+    top = 255 if images.dtype == np.uint8 else 1
+    for start in range(0, len(images), _BLOCK):
+        block = images[start : start + _BLOCK]
+        pixels[start : start + _BLOCK] = stream.random(block.shape) < block.astype(np.float64) / top
+    return _grey(pixels)

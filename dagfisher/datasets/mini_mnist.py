@@ -1,8 +1,8 @@
 """miniMNIST: MNIST at 14×14, embedded in the package.
 
 A pixel is the mean of a 2×2 square of MNIST's grey values. B, which is embedded, is that mean rounded at one
-half; C takes it as the probability of a 1 and G rounds it to 256 levels, and both need MNIST itself. The reduction
-behind the published figures for "miniMNIST" is not known, so figures compare with those approximately.
+half; C and F take it as the probability of a 1 and G rounds it to 256 levels, and these need MNIST itself. The
+reduction behind the published figures for "miniMNIST" is not known, so figures compare with those approximately.
 
 Derived from MNIST (Yann LeCun, Corinna Cortes, Christopher J. C. Burges), Creative Commons Attribution-Share
 Alike 3.0.
@@ -31,7 +31,7 @@ _ROW_BYTES = 2
 
 
 def load(binarisation: Binarisation, *, may_download: bool) -> Dataset:
-    """The same images in the same splits as MNIST's, B from the package, C and G from MNIST's files."""
+    """The same images in the same splits as MNIST's, B from the package, C, F and G from MNIST's files."""
     if binarisation == "B":
         binary = unpack(embedded())
         train, valid, test = np.split(binary, [TRAIN_SIZE, TRAIN_SIZE + VALID_SIZE])
@@ -45,9 +45,9 @@ def load(binarisation: Binarisation, *, may_download: bool) -> Dataset:
 
 
 def _scaled(grey: Array, binarisation: Binarisation) -> Array:
-    """The means of the 2×2 squares, from 0 to 1 for C, as levels from 0 to 255 for G."""
+    """The means of the 2×2 squares, from 0 to 1 for C and F, as levels from 0 to 255 for G."""
     sums = squares(grey)
-    return sums / np.float32(4 * 255) if binarisation == "C" else ((sums + 2) // 4).astype(np.uint8)
+    return ((sums + 2) // 4).astype(np.uint8) if binarisation == "G" else sums / np.float32(4 * 255)
 
 
 def squares(grey: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from torch import Tensor
 
 from . import download, images, mini_mnist, mnist, three_by_three
-from .dataset import Binarisation, Dataset
+from .dataset import BINARISATIONS, Binarisation, Dataset
 from .errors import DataError
 
 NAMES = ("three-by-three", "mini-mnist", "mnist", "fashion-mnist")
@@ -52,8 +52,8 @@ def load(
 
     Args:
         name: or a path, which is never mistaken for a name if it is given as a ``Path``.
-        binarisation: "B" (binarised once), "C" (grey values are the probabilities of a 1, drawn anew at each step) or
-            "G" (the grey values themselves, dequantised).
+        binarisation: "B" (rounded at one half), "C" (grey values are the probabilities of a 1, drawn anew at each
+            step), "F" (the same, but drawn once) or "G" (the grey values themselves, dequantised).
         colour: what to do with images in colour: "refuse" them, or make them "grey".
         tile: (rows, columns) of the images, if the path is that of one PNG file with many of them side by side.
         may_download: whether files that are not found may be fetched.
@@ -111,24 +111,24 @@ def find(name: str | os.PathLike[str]) -> Path:
 
 
 def _checked(binarisation: str, colour: str, tile: tuple[int, int] | None) -> Binarisation:
-    if binarisation not in ("B", "C", "G"):
-        raise DataError(
-            f"there is no binarisation {binarisation!r}; use B (once), C (drawn at each step) or G (grey values)."
-        )
+    if binarisation not in BINARISATIONS:
+        *others, last = [f"{letter} ({meaning})" for letter, meaning in BINARISATIONS.items()]
+        raise DataError(f"there is no binarisation {binarisation!r}; use {', '.join(others)} or {last}.")
     if colour not in images.COLOURS:
         raise DataError(f"colour is {colour!r}; it must be 'refuse' or 'grey'.")
     if tile is not None and not (len(tile) == 2 and min(tile) >= 1):
         raise DataError(f"tile is {tile!r}; it must be the rows and columns of an image, each at least 1.")
-    return cast(Binarisation, binarisation)
+    return binarisation
 
 
 def available() -> list[Listing]:
     """Every named dataset, and where it is found or how to get it; nothing is read or downloaded."""
     bars = Listing("three-by-three", "B", (3, 3), (1800, 18, 18), True, "computed")
     split = (mini_mnist.TRAIN_SIZE, mini_mnist.VALID_SIZE, mini_mnist.TEST_SIZE)
-    grey = "C and G from mnist" if _whereabouts(mnist.MNIST)[0] else "C and G once mnist is there"
-    mini = Listing("mini-mnist", "B, C, G", (mini_mnist.SIDE,) * 2, split, True, f"B in the package, {grey}")
-    rest = [Listing(name, "B, C, G", (28, 28), split, *_whereabouts(source)) for name, source in _SOURCES.items()]
+    grey = "from mnist" if _whereabouts(mnist.MNIST)[0] else "once mnist is there"
+    every, where = ", ".join(BINARISATIONS), f"B in the package, the others {grey}"
+    mini = Listing("mini-mnist", every, (mini_mnist.SIDE,) * 2, split, True, where)
+    rest = [Listing(name, every, (28, 28), split, *_whereabouts(source)) for name, source in _SOURCES.items()]
     return [bars, mini, *rest]
 
 

@@ -126,7 +126,9 @@ class Settings:
     colour: str = setting("refuse", one_of("refuse", "grey"), "own images in colour: refuse them, or make them grey")
     tile: tuple[int, ...] | None = setting(None, _tile, "rows x columns of each image on a sheet that is one PNG file")
     binarisation: str = setting(
-        "B", one_of("B", "C", "G"), "B: binarised once; C: drawn anew at each step; G: grey values, Gaussian pixels"
+        "B",
+        one_of(*datasets.BINARISATIONS),
+        "; ".join(f"{letter}: {meaning}" for letter, meaning in datasets.BINARISATIONS.items()),
     )
     algorithm: str = setting("nrws", _algorithm, lambda: f"one of {', '.join(ALGORITHMS)}")
     layers: tuple[int, ...] = setting(

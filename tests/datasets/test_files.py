@@ -229,7 +229,7 @@ def test_without_pillow_one_sentence_names_the_extra(tmp_path: Path, monkeypatch
             datasets.load(path)
 
 
-@pytest.mark.parametrize("binarisation", ["B", "C", "G"])
+@pytest.mark.parametrize("binarisation", ["B", "C", "F", "G"])
 def test_read_images_gives_all_of_them_as_a_machine_sees_them(tmp_path: Path, binarisation: str) -> None:
     np.savez(tmp_path / "mine.npz", **SPLITS)
     x, shape = datasets.read_images(tmp_path / "mine.npz", binarisation)
@@ -238,7 +238,7 @@ def test_read_images_gives_all_of_them_as_a_machine_sees_them(tmp_path: Path, bi
     levels = torch.from_numpy(GREY).flatten(1)
     if binarisation == "B":
         assert torch.equal(x, (levels >= 128).float())
-    elif binarisation == "C":
+    elif binarisation in ("C", "F"):
         assert x.unique().tolist() == [0, 1]
     else:
         assert torch.equal((256 * x).floor(), levels.float())

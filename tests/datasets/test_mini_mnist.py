@@ -76,9 +76,11 @@ def test_a_damaged_embedded_file_is_not_used(
         datasets.load("mini-mnist")
 
 
-def test_c_without_mnist_says_what_it_needs() -> None:
-    with pytest.raises(DataError, match=r"mini-mnist C needs the grey values of MNIST .*put train-images"):
-        datasets.load("mini-mnist", "C", may_download=False)
+@pytest.mark.parametrize("binarisation", ["C", "F", "G"])
+def test_grey_values_without_mnist_say_what_they_need(binarisation: str) -> None:
+    needs = rf"mini-mnist {binarisation} needs the grey values of MNIST .*put train-images"
+    with pytest.raises(DataError, match=needs):
+        datasets.load("mini-mnist", binarisation, may_download=False)
 
 
 def test_the_shipped_file_is_what_the_script_makes(
