@@ -7,8 +7,8 @@
 
 `load` (in `registry`) knows every dataset by name and gives a `Dataset`: three splits of images, minibatches that can
 be repeated and resumed, and the exact `Distribution` where there is one. `three_by_three`, `mini_mnist` and `mnist`
-make the named ones, `images` those from files of the user's (`files`, `idx` and `png` read them), `download` fetches
-and checks. This room knows neither machines nor optimizers; what is wrong with data is a `DataError`.
+make the named ones, `images` those from files of the user's (`files`, `idx`, `png` and `amat` read them), `download`
+fetches and checks. This room knows neither machines nor optimizers; what is wrong with data is a `DataError`.
 
 ``mini-mnist`` is embedded in the package. It is derived from MNIST (Yann LeCun, Corinna Cortes, Christopher
 J. C. Burges), which is made available under the Creative Commons Attribution-Share Alike 3.0 licence; so is

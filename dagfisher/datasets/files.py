@@ -1,4 +1,4 @@
-"""The arrays in files of the user's: IDX, .npy, .npz, .pt, a PNG, a folder of PNGs; the content decides which it is."""
+"""The arrays in files of the user's: IDX, .npy, .npz, .pt, .amat, PNGs, folders; the content decides which it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import idx, png
+from . import amat, idx, png
 from .errors import DataError
 from .idx import Array
 
@@ -30,7 +30,8 @@ def read(path: Path, tile: tuple[int, int] | None = None) -> dict[str, Array]:
     """The arrays in a file or a folder, by the splits they are in, or one array under `ALL`; nothing is checked yet.
 
     Args:
-        path: an IDX file (gzipped or not), a ``.npy``, ``.npz``, ``.pt`` or PNG file, or a folder of PNG files.
+        path: an IDX or ``.amat`` file (gzipped or not), a ``.npy``, ``.npz``, ``.pt`` or PNG file, a folder of PNG
+            files, or one of ``.amat`` files whose names end in their splits.
         tile: (rows, columns) of the images that one PNG file is a sheet of.
     """
     if path.is_dir():
@@ -50,6 +51,8 @@ def read(path: Path, tile: tuple[int, int] | None = None) -> dict[str, Array]:
     for suffix, function in ((".npy", "numpy.save"), (".npz", "numpy.savez"), (".png", "a program for pictures")):
         if path.suffix == suffix:
             raise DataError(f"{path} is not a {suffix} file (wrong magic number); save it again with {function}.")
+    if amat.named(path) or amat.looks_like(payload):
+        return {ALL: amat.decode(payload, path)}
     return {ALL: idx.decode(payload, path)}
 
 
@@ -109,6 +112,8 @@ def _array(tensor: Tensor) -> Array:
 
 
 def _read_folder(folder: Path) -> dict[str, Array]:
+    if texts := sorted(path for path in folder.iterdir() if path.is_file() and amat.named(path)):
+        return _read_texts(texts, folder)
     inside: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if path.is_dir() and (split := _SPLITS.get(path.name.lower())):
@@ -117,6 +122,24 @@ def _read_folder(folder: Path) -> dict[str, Array]:
         return {ALL: png.read_folder(folder)}
     _require_splits({split: [path.name for path in paths] for split, paths in inside.items()}, folder)
     return {split: png.read_folder(inside[split][0]) for split in ("train", "valid", "test") if split in inside}
+
+
+def _read_texts(paths: list[Path], folder: Path) -> dict[str, Array]:
+    """The splits in ``.amat`` files, such as ``binarized_mnist_train.amat``."""
+    inside: dict[str, list[Path]] = {}
+    for path in paths:
+        split = _SPLITS.get(path.name.partition(".")[0].lower().rpartition("_")[2])
+        if split is None:
+            raise DataError(
+                f"{path} does not say which split it is; let its name end in _train, _valid or _test, or give it alone."
+            )
+        inside.setdefault(split, []).append(path)
+    _require_splits({split: [path.name for path in found] for split, found in inside.items()}, folder)
+    return {
+        split: amat.decode(idx.read_bytes(inside[split][0]), inside[split][0])
+        for split in ("train", "valid", "test")
+        if split in inside
+    }
 
 
 def _chosen(found: Mapping[str, Array], path: Path) -> dict[str, Array]:

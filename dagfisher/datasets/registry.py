@@ -45,10 +45,10 @@ def load(
     ``mnist`` and ``fashion-mnist`` are taken from the folders of these names in ``DAGFISHER_DATA``, else from the
     user's cache folder, else downloaded to there.
 
-    A path may be that of an IDX file (gzipped or not), of a ``.npy``, ``.npz``, ``.pt`` or PNG file, or of a folder of
-    PNG files. Integers are grey values from 0 to 255, unless all are 0 or 1, which are pixels off or on; floats are
-    grey values from 0 to 1. Without splits of its own, a file is split in its order: the last seventh is ``test``, the
-    seventh before it ``valid``.
+    A path may be that of an IDX file (gzipped or not), of a ``.npy``, ``.npz``, ``.pt``, ``.amat`` or PNG file, or of a
+    folder of PNG files or of the ``.amat`` files of the splits. Integers are grey values from 0 to 255, unless all are
+    0 or 1, which are pixels off or on; floats are grey values from 0 to 1. Without splits of its own, a file is split
+    in its order: the last seventh is ``test``, the seventh before it ``valid``.
 
     Args:
         name: or a path, which is never mistaken for a name if it is given as a ``Path``.
@@ -106,7 +106,7 @@ def find(name: str | os.PathLike[str]) -> Path:
     meant = f" (did you mean {near[0]}?)" if near else ""
     raise DataError(
         f"there is no dataset and no file {str(name)!r}{meant}; use {', '.join(NAMES)}, or the path of images: "
-        f"an IDX, .npy, .npz, .pt or PNG file, or a folder of PNG files."
+        f"an IDX, .npy, .npz, .pt, .amat or PNG file, or a folder of PNG files."
     )
 
 

@@ -46,3 +46,16 @@ def test_the_list_of_datasets_says_which_binarisations_there_are(capsys: pytest.
     assert main(["data"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert all("B, C, F, G" in lines[name] for name in ("mini-mnist", "mnist", "fashion-mnist"))
+
+
+def test_a_folder_of_binarised_images_is_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("binarized_mnist").mkdir()
+    for split, count in (("train", 40), ("valid", 10), ("test", 5)):
+        bits = np.random.default_rng(count).random((count, 784)) < 0.2
+        np.savetxt(f"binarized_mnist/binarized_mnist_{split}.amat", bits, fmt="%d")
+    flags = ["--out=a", "--data=binarized_mnist", "--layers=5,2", *TINY]
+    assert main(["train", *flags, "--binarisation=C"]) == 2
+    assert "use binarisation B" in capsys.readouterr().err
+    assert main(["train", *flags]) == 0
+    assert "binarized_mnist B" in capsys.readouterr().out
+    assert Run.open("a").data.sizes == (40, 10, 5)
