@@ -28,14 +28,17 @@ from .train import Trainer
 STATES: dict[str, tuple[float, float]] = {"plus-minus": (-1, 1), "zero-one": (0, 1)}
 """The two states of every unit, by name."""
 
+_BARS, _MINI = (6, 1), (100, 50, 20, 10, 10)
 _DEEP = (300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10)
+_FACES = (300, 200, 100, 75, 50, 35, 30, 25, 20, 20)
 LAYERS: dict[str, tuple[int, ...]] = {
-    "three-by-three": (6, 1),
-    "mini-mnist": (100, 50, 20, 10, 10),
+    "three-by-three": _BARS,
+    "mini-mnist": _MINI,
     "mnist": _DEEP,
     "fashion-mnist": _DEEP,
 }
 """The hidden layers, from the data up, that a named dataset gets by default."""
+_LAYERS_UP_TO = {3 * 3: _BARS, 14 * 14: _MINI, 28 * 28: _DEEP}
 
 _TOLERANCE = 0.01
 _GREY_PLAIN_LR, _GREY_NATURAL_LR, _GREY_DAMPING = 0.003, 0.005, 10.0
@@ -132,7 +135,7 @@ class Settings:
     )
     algorithm: str = setting("nrws", _algorithm, lambda: f"one of {', '.join(ALGORITHMS)}")
     layers: tuple[int, ...] = setting(
-        None, listed(number(1, whole=True)), "hidden units from the data up, for example 100,50,10 (by dataset)"
+        None, listed(number(1, whole=True)), "hidden units from the data up, for example 100,50,10 (by dataset or size)"
     )
     states: str = setting("plus-minus", one_of(*STATES), "of each unit: plus-minus (−1, 1) or zero-one (0, 1)")
     lateral: str | None = setting(
@@ -214,8 +217,7 @@ class Settings:
         fitting.update(_natural_defaults(algorithm, values))
         values.update({name: value for name, value in fitting.items() if values[name] is None})
         if values["layers"] is None:
-            datasets.find(values["data"])
-            raise SettingError(f"{values['data']} has no default layers; give them, for example layers 100,50,10.")
+            values["layers"] = layers_for(_load(values).pixels)
         return cls(**values)
 
     @property
@@ -234,8 +236,7 @@ class Settings:
 
     def load_data(self) -> datasets.Dataset:
         """The dataset, on the device."""
-        tile = None if self.tile is None else (self.tile[0], self.tile[1])
-        return datasets.load(self.data, self.binarisation, colour=self.colour, tile=tile).to(self.device)
+        return _load(vars(self)).to(self.device)
 
     def stream(self, purpose: str, device: str | None = None) -> torch.Generator:
         """A generator whose numbers depend on the seed and on what they are for, and disturb no others."""
@@ -290,6 +291,20 @@ class Settings:
             return Trainer(machine, self.algorithm, **common)
         common.update(momentum=self.momentum, nesterov=self.nesterov)
         return Trainer(machine, self.algorithm, lr=self.lr, **common)
+
+
+def layers_for(pixels: int) -> tuple[int, ...]:
+    """The hidden layers, from the data up, that images of so many pixels get if they are not those of a named dataset.
+
+    Up to 28×28 pixels, the network of the smallest named dataset whose images are at least as large; beyond that, the
+    one that was published for faces.
+    """
+    return next((layers for most, layers in _LAYERS_UP_TO.items() if pixels <= most), _FACES)
+
+
+def _load(values: Mapping[str, Any]) -> datasets.Dataset:
+    tile = None if values["tile"] is None else (values["tile"][0], values["tile"][1])
+    return datasets.load(values["data"], values["binarisation"], colour=values["colour"], tile=tile)
 
 
 def _natural_defaults(algorithm: Algorithm, values: dict[str, Any]) -> dict[str, Any]:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from PIL import Image
 
 from dagfisher.app import main
-from dagfisher.datasets import BINARISATIONS
-from dagfisher.helmholtz import Run
+from dagfisher.datasets import BINARISATIONS, NAMES, available, load
+from dagfisher.helmholtz import Run, Settings
+from dagfisher.helmholtz.settings import LAYERS, layers_for
 
+FACES = (300, 200, 100, 75, 50, 35, 30, 25, 20, 20)
+PAGE = Path(__file__).parents[2] / "docs" / "data.rst"
 TINY = ["--epochs=1", "--batch-size=20", "--samples=2", "--eval-samples=2", "--threads=1"]
 
 
@@ -59,3 +67,72 @@ def test_a_folder_of_binarised_images_is_trained_on(capsys: pytest.CaptureFixtur
     assert main(["train", *flags]) == 0
     assert "binarized_mnist B" in capsys.readouterr().out
     assert Run.open("a").data.sizes == (40, 10, 5)
+
+
+def test_a_named_dataset_has_the_layers_of_its_size() -> None:
+    for entry in available():
+        assert layers_for(entry.shape[0] * entry.shape[1]) == LAYERS[entry.name]
+    assert tuple(LAYERS) == NAMES
+
+
+@given(st.integers(1, 10_000), st.integers(1, 10_000))
+def test_larger_images_never_get_a_smaller_first_layer(one: int, other: int) -> None:
+    small, large = sorted((one, other))
+    assert layers_for(small)[0] <= layers_for(large)[0]
+
+
+@pytest.mark.parametrize(
+    ("side", "layers"),
+    [(3, (6, 1)), (4, LAYERS["mini-mnist"]), (24, LAYERS["mnist"]), (28, LAYERS["mnist"]), (48, FACES)],
+)
+@pytest.mark.parametrize("kind", ["array", "folder", "sheet"])
+def test_images_of_your_own_get_layers_by_their_size(side: int, layers: tuple[int, ...], kind: str) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (7, side, side), dtype=np.uint8)
+    given: dict[str, Any] = {"data": f"{kind}.png" if kind == "sheet" else f"./{kind}"}
+    if kind == "array":
+        np.savez("array", images)
+        given["data"] = "array.npz"
+    elif kind == "folder":
+        Path("folder").mkdir()
+        for number, image in enumerate(images):
+            Image.fromarray(image).save(f"folder/{number}.png")
+    else:
+        Image.fromarray(images.reshape(7 * side, side)).save("sheet.png")
+        given["tile"] = (side, side)
+    for binarisation in BINARISATIONS:
+        chosen = Settings.resolve(**given, binarisation=binarisation)
+        assert chosen.layers == layers
+        assert chosen.load_data().shape == (side, side)
+    assert Settings.resolve(**given, layers="5,2").layers == (5, 2)
+
+
+def test_a_run_without_layers_keeps_those_that_it_got(capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("mine.npy", np.random.default_rng(0).random((30, 3, 3)))
+    assert main(["train", "--out=a", "--data=mine.npy", *TINY]) == 0
+    Path("mine.npy").unlink()
+    assert Run.open("a").settings.layers == (6, 1)
+    capsys.readouterr()
+    assert main(["train", "--out=b", "--data=./mine.npy"]) == 2
+    assert "there is no dataset and no file" in capsys.readouterr().err and not Path("b").exists()
+    np.save("mine.npy", np.ones((30, 3, 3), dtype=bool))
+    assert main(["train", "--out=b", "--data=mine.npy", "--binarisation=C"]) == 2
+    assert "use binarisation B" in capsys.readouterr().err and not Path("b").exists()
+
+
+def test_the_recipe_for_faces_gives_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 48, 48), dtype=np.uint8)
+    folds = np.repeat([[0], [1], [2], [3]], 10, axis=0).repeat(5, axis=1)
+    package, module = types.ModuleType("scipy"), types.ModuleType("scipy.io")
+    module.loadmat = lambda path: {"images": images, "folds": folds}  # type: ignore[attr-defined]
+    package.io = module  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "scipy", package)
+    monkeypatch.setitem(sys.modules, "scipy.io", module)
+    lines = PAGE.read_text(encoding="utf-8").partition("import scipy.io\n")[2].splitlines()
+    end = next(i for i, line in enumerate(lines) if line and not line.startswith(" "))
+    exec("import numpy, scipy.io\n" + "\n".join(line[3:] for line in lines[:end]), {})
+    large, small = load("faces48.npz", "C"), load("faces24.npz", "C")
+    assert large.sizes == small.sizes == (20, 10, 10)
+    assert torch.equal(large.test, torch.from_numpy(images[30:]).flatten(1))
+    squares = torch.from_numpy(images[30:]).float().unfold(1, 2, 2).unfold(2, 2, 2).mean((3, 4))
+    assert (small.test.float() - squares.flatten(1)).abs().max() <= 0.5
+    assert small.shape == (24, 24)
