@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ BINARISATIONS: dict[Binarisation, str] = {
 }
 """What a learner sees of grey values, in a few words."""
 Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 class Description(NamedTuple):
@@ -52,6 +53,9 @@ class Dataset:
 
     ``train``, ``valid`` and ``test`` are stored compactly: bool (B, F), uint8 grey values from 0 to 255 (C, G) or
     float32 grey values from 0 to 1 (C, G). ``means`` gives any of them as float32 from 0 to 1.
+
+    ``train_labels``, ``valid_labels`` and ``test_labels`` are the classes of the images in their order, (n,), int64;
+    None where they are not known. No machine sees them.
     """
 
     name: str
@@ -61,6 +65,15 @@ class Dataset:
     valid: Tensor = field(repr=False)
     test: Tensor = field(repr=False)
     distribution: Distribution | None = field(default=None, repr=False)
+    train_labels: Tensor | None = field(default=None, repr=False)
+    valid_labels: Tensor | None = field(default=None, repr=False)
+    test_labels: Tensor | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for split in SPLITS:
+            labels = self.labels(split)
+            if labels is not None and labels.shape != (size := len(self.stored(split)),):
+                raise ValueError(f"the labels of {split} have shape {tuple(labels.shape)}, for {size} images")
 
     @property
     def label(self) -> str:
@@ -95,14 +108,20 @@ class Dataset:
             valid=self.valid.to(device),
             test=self.test.to(device),
             distribution=None if self.distribution is None else self.distribution.to(device),
+            train_labels=None if self.train_labels is None else self.train_labels.to(device),
+            valid_labels=None if self.valid_labels is None else self.valid_labels.to(device),
+            test_labels=None if self.test_labels is None else self.test_labels.to(device),
         )
 
     def stored(self, split: Split) -> Tensor:
         """A split as it is stored, by name."""
-        if split not in ("train", "valid", "test"):
-            raise ValueError(f"{split!r} is not a split; the splits are 'train', 'valid' and 'test'")
-        images: Tensor = getattr(self, split)
+        images: Tensor = getattr(self, _known(split))
         return images
+
+    def labels(self, split: Split) -> Tensor | None:
+        """The labels of a split by name, (n,), int64; None where they are not known."""
+        labels: Tensor | None = getattr(self, f"{_known(split)}_labels")
+        return labels
 
     def means(self, split: Split) -> Tensor:
         """A split as float32 from 0 to 1, (n, pixels): pixels (B, F), probabilities of a 1 (C), grey values (G)."""
@@ -171,6 +190,12 @@ class Dataset:
         if images.dtype == torch.uint8:
             return (images + _uniform(images, *key)) / 256
         return images.float()
+
+
+def _known(split: Split) -> Split:
+    if split not in SPLITS:
+        raise ValueError(f"{split!r} is not a split; the splits are 'train', 'valid' and 'test'")
+    return split
 
 
 def _means(images: Tensor) -> Tensor:

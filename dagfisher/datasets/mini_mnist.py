@@ -23,17 +23,24 @@ from .errors import DataError
 from .idx import Array
 
 NAME = "mini-mnist"
-FILE = "mini-mnist.bits.gz"
+FILE, LABELS_FILE = "mini-mnist.bits.gz", "mini-mnist.labels.gz"
 DIGEST = "109a86980cff9079eefd67792cb4bbfa66b911d5acd4ca9864712366b37a46fd"
+LABELS_DIGEST = "671ff9d70b4811116d55c3dd479efa7a981e2e62753ef7a6d5c15fea81e63d27"
 SIDE = 14
 TRAIN_SIZE, VALID_SIZE, TEST_SIZE = 50_000, 10_000, 10_000
 _ROW_BYTES = 2
 
 
 def load(binarisation: Binarisation, *, may_download: bool) -> Dataset:
-    """The same images in the same splits as MNIST's, B from the package, C, F and G from MNIST's files."""
+    """The same images in the same splits as MNIST's, B and the labels from the package, the rest from MNIST's files."""
+    data = _images(binarisation, may_download)
+    labels = np.frombuffer(gzip.decompress(embedded(LABELS_FILE, LABELS_DIGEST)), np.uint8)
+    return mnist.labelled(data, *np.split(labels, [TRAIN_SIZE + VALID_SIZE]))
+
+
+def _images(binarisation: Binarisation, may_download: bool) -> Dataset:
     if binarisation == "B":
-        binary = unpack(embedded())
+        binary = unpack(embedded(FILE, DIGEST))
         train, valid, test = np.split(binary, [TRAIN_SIZE, TRAIN_SIZE + VALID_SIZE])
         return images.assemble(NAME, binarisation, train, valid, test)
     try:
@@ -63,18 +70,23 @@ def pack(binary: Array) -> bytes:
     return gzip.compress(np.packbits(binary, axis=2).tobytes(), compresslevel=9, mtime=0)
 
 
+def pack_labels(labels: Array) -> bytes:
+    """Labels as one byte each, compressed."""
+    return gzip.compress(labels.astype(np.uint8).tobytes(), compresslevel=9, mtime=0)
+
+
 def unpack(packed: bytes) -> Array:
     """The binary images in what ``pack`` made: images × 14 × 14, bool."""
     rows = np.frombuffer(gzip.decompress(packed), np.uint8).reshape(-1, SIDE, _ROW_BYTES)
     return np.unpackbits(rows, axis=2, count=SIDE).view(bool)
 
 
-def embedded() -> bytes:
-    """The file in the package, checked."""
-    resource = importlib.resources.files(__package__) / "data" / FILE
+def embedded(name: str, expected: str) -> bytes:
+    """The file of that name in the package, checked."""
+    resource = importlib.resources.files(__package__) / "data" / name
     try:
         packed = resource.read_bytes()
-        if digest(packed) == DIGEST:
+        if digest(packed) == expected:
             return packed
     except (OSError, EOFError, zlib.error):
         pass
@@ -82,5 +94,5 @@ def embedded() -> bytes:
 
 
 def digest(packed: bytes) -> str:
-    """The SHA-256 of the packed bits before compression, which does not depend on the compressor."""
+    """The SHA-256 of a packed file before compression, which does not depend on the compressor."""
     return hashlib.sha256(gzip.decompress(packed)).hexdigest()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -215,3 +217,18 @@ def test_bits_per_dimension_are_those_of_a_code_for_the_levels() -> None:
     """The uniform density on [0, 1) has log-likelihood 0 and takes 8 bits per level; a fair coin takes 1 per pixel."""
     assert make("G").bits_per_dimension(0.0) == 8
     assert make("B").bits_per_dimension(-20 * float(np.log(2))) == pytest.approx(1)
+
+
+def test_labels_go_where_the_images_go_and_must_be_as_many() -> None:
+    dataset = make("B")
+    assert dataset.labels("train") is None and dataset.to("meta").train_labels is None
+    labelled = replace(dataset, train_labels=torch.arange(50), test_labels=torch.arange(10))
+    assert torch.equal(labelled.labels("train"), torch.arange(50))  # type: ignore[arg-type]
+    moved = labelled.to("meta")
+    assert moved.train_labels is not None and moved.train_labels.device.type == "meta"
+    assert moved.test_labels is not None and moved.test_labels.device.type == "meta"
+    assert moved.valid_labels is None
+    with pytest.raises(ValueError, match=r"the labels of valid have shape \(11,\), for 10 images"):
+        replace(dataset, valid_labels=torch.arange(11))
+    with pytest.raises(ValueError, match="'all' is not a split"):
+        dataset.labels("all")  # type: ignore[arg-type]

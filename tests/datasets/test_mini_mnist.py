@@ -65,14 +65,17 @@ def test_the_licence_is_beside_the_data() -> None:
     [None, b"", SHIPPED.read_bytes()[:1000], gzip.compress(b"\0" * 70_000 * 28)],
     ids=["missing", "empty", "truncated", "other bits"],
 )
+@pytest.mark.parametrize("name", [mini_mnist.FILE, mini_mnist.LABELS_FILE])
 def test_a_damaged_embedded_file_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, name: str
 ) -> None:
     (tmp_path / "data").mkdir()
+    for good in {mini_mnist.FILE, mini_mnist.LABELS_FILE} - {name}:
+        (tmp_path / "data" / good).write_bytes((SHIPPED.parent / good).read_bytes())
     if content is not None:
-        (tmp_path / "data" / mini_mnist.FILE).write_bytes(content)
+        (tmp_path / "data" / name).write_bytes(content)
     monkeypatch.setattr(importlib.resources, "files", lambda package: tmp_path)
-    with pytest.raises(DataError, match="missing or damaged; install dagfisher again"):
+    with pytest.raises(DataError, match=rf"{name} is missing or damaged; install dagfisher again"):
         datasets.load("mini-mnist")
 
 
@@ -89,7 +92,10 @@ def test_the_shipped_file_is_what_the_script_makes(
     out = tmp_path / "built.gz"
     build_mini_mnist.main(["--mnist", str(real_data / "mnist"), "--out", str(out)])
     assert gzip.decompress(out.read_bytes()) == gzip.decompress(SHIPPED.read_bytes())
-    assert mini_mnist.DIGEST in capsys.readouterr().out
+    labels = out.with_name(mini_mnist.LABELS_FILE).read_bytes()
+    assert gzip.decompress(labels) == gzip.decompress((SHIPPED.parent / mini_mnist.LABELS_FILE).read_bytes())
+    printed = capsys.readouterr().out
+    assert mini_mnist.DIGEST in printed and mini_mnist.LABELS_DIGEST in printed
     assert list(tmp_path.glob("*.part")) == list(tmp_path.glob(".*.part")) == []
 
 
@@ -104,6 +110,35 @@ def test_the_script_without_mnist_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"train-images-idx3-ubyte.gz cannot be read"):
         build_mini_mnist.main(["--mnist", str(tmp_path), "--out", str(out)])
     assert not out.exists()
+
+
+def test_the_script_without_labels_writes_nothing(real_data: Path, tmp_path: Path) -> None:
+    for name in (mnist.TRAIN, mnist.TEST):
+        (tmp_path / f"{name}.gz").symlink_to(real_data / "mnist" / f"{name}.gz")
+    out = tmp_path / "made" / "built.gz"
+    with pytest.raises(SystemExit, match=r"train-labels-idx1-ubyte.gz is not in .*; put it there"):
+        build_mini_mnist.main(["--mnist", str(tmp_path), "--out", str(out)])
+    assert not out.parent.exists()
+
+
+def test_the_labels_are_in_the_package() -> None:
+    """Digits of the well-known first images, and how many of each there are among MNIST's training images."""
+    data = datasets.load("mini-mnist")
+    assert data.train_labels is not None and data.valid_labels is not None and data.test_labels is not None
+    assert data.train_labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert data.test_labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
+    counts = torch.cat([data.train_labels, data.valid_labels]).bincount().tolist()
+    assert counts == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+
+
+def test_the_labels_are_those_of_mnist(real_data: Path) -> None:
+    whole = datasets.load("mnist", may_download=False)
+    for binarisation in datasets.BINARISATIONS:
+        mini = datasets.load("mini-mnist", binarisation, may_download=False)
+        for split in ("train", "valid", "test"):
+            labels = mini.labels(split)
+            assert labels is not None and labels.dtype == torch.int64
+            assert torch.equal(labels, whole.labels(split))  # type: ignore[arg-type]
 
 
 def test_c_has_the_means_that_b_rounds(real_data: Path) -> None:

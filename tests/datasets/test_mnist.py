@@ -15,13 +15,21 @@ import pytest
 import torch
 
 from dagfisher import datasets
-from dagfisher.datasets import DataError, download, idx, mnist
+from dagfisher.datasets import DataError, Split, download, idx, mnist
+from dagfisher.errors import DagFisherWarning
+
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 IMAGES = {
     mnist.TRAIN: np.random.default_rng(0).integers(0, 256, (12_000, 2, 2), dtype=np.uint8),
     mnist.TEST: np.random.default_rng(1).integers(0, 256, (30, 2, 2), dtype=np.uint8),
 }
-PAYLOADS = {name: idx.encode(array) for name, array in IMAGES.items()}
+LABELS = {
+    mnist.TRAIN_LABELS: np.random.default_rng(2).integers(0, 10, 12_000, dtype=np.uint8),
+    mnist.TEST_LABELS: np.random.default_rng(3).integers(0, 10, 30, dtype=np.uint8),
+}
+PAYLOADS = {name: idx.encode(array) for name, array in (IMAGES | LABELS).items()}
+EVERY_FILE = sorted(f"{name}.gz" for name in PAYLOADS)
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -70,8 +78,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def source(server: Server) -> mnist.Source:
-    digests = {name: hashlib.sha256(payload).hexdigest() for name, payload in PAYLOADS.items()}
-    return mnist.Source("made", digests, (f"{server.url}absent/", f"{server.url}good/"), megabytes=0.1)
+    digests, label_digests = (
+        {name: hashlib.sha256(PAYLOADS[name]).hexdigest() for name in names} for names in (IMAGES, LABELS)
+    )
+    mirrors = (f"{server.url}absent/", f"{server.url}good/")
+    return mnist.Source("made", digests, label_digests, mirrors, megabytes=0.1)
 
 
 def write(folder: Path, *names: str, compressed: bool = True) -> None:
@@ -94,19 +105,59 @@ def cache(tmp_path: Path) -> Path:
 
 def test_a_download_goes_to_the_cache_and_is_used_from_there(source: mnist.Source, server: Server, cache: Path) -> None:
     first = mnist.load(source, "C", may_download=True)
-    assert files(cache) == [f"{mnist.TEST}.gz", f"{mnist.TRAIN}.gz"]
-    assert server.asked == [f"/{side}/{name}.gz" for name in IMAGES for side in ("absent", "good")]
+    assert files(cache) == EVERY_FILE
+    pairs = (mnist.TRAIN, mnist.TRAIN_LABELS, mnist.TEST, mnist.TEST_LABELS)
+    assert server.asked == [f"/{side}/{name}.gz" for name in pairs for side in ("absent", "good")]
     second = mnist.load(source, "C", may_download=False)
-    assert len(server.asked) == 4
+    assert len(server.asked) == 8
     assert first.sizes == second.sizes == (2_000, 10_000, 30)
     assert torch.equal(torch.cat([second.train, second.valid]), torch.from_numpy(IMAGES[mnist.TRAIN]).flatten(1))
     assert torch.equal(second.test, torch.from_numpy(IMAGES[mnist.TEST]).flatten(1))
 
 
 def test_only_what_is_missing_is_downloaded(source: mnist.Source, server: Server, cache: Path) -> None:
-    write(cache, mnist.TRAIN)
-    mnist.load(source, "B", may_download=True)
+    write(cache, mnist.TRAIN, mnist.TEST_LABELS)
+    data = mnist.load(source, "B", may_download=True)
     assert server.asked == [f"/absent/{mnist.TEST}.gz", f"/good/{mnist.TEST}.gz"]
+    assert data.train_labels is None and data.valid_labels is None and data.test_labels is not None
+
+
+def test_labels_go_with_their_images(source: mnist.Source) -> None:
+    data = mnist.load(source, "B", may_download=True)
+    assert data.train_labels is not None and data.valid_labels is not None and data.test_labels is not None
+    together = torch.cat([data.train_labels, data.valid_labels])
+    assert together.tolist() == LABELS[mnist.TRAIN_LABELS].tolist() and len(data.train_labels) == 2_000
+    assert data.test_labels.tolist() == LABELS[mnist.TEST_LABELS].tolist()
+    assert data.test_labels.dtype == torch.int64
+
+
+def test_images_without_labels_are_used_without_them(source: mnist.Source, server: Server, cache: Path) -> None:
+    write(cache, *IMAGES)
+    data = mnist.load(source, "B", may_download=True)
+    assert data.sizes == (2_000, 10_000, 30) and server.asked == []
+    assert [data.labels(split) for split in SPLITS] == [None] * 3
+
+
+@pytest.mark.parametrize("content", [None, b"<html>moved</html>"], ids=["absent", "rubbish"])
+def test_labels_that_cannot_be_downloaded_are_a_warning(
+    source: mnist.Source, server: Server, cache: Path, content: bytes | None
+) -> None:
+    for name in LABELS:
+        del server.files[f"/good/{name}.gz"]
+        if content is not None:
+            server.files[f"/good/{name}.gz"] = content
+    with pytest.warns(DagFisherWarning, match=r"made is without labels: .*-labels-idx1-ubyte.gz could not be") as told:
+        data = mnist.load(source, "B", may_download=True)
+    assert len(told) == 2 and data.sizes == (2_000, 10_000, 30) and data.train_labels is None
+    assert files(cache) == [f"{mnist.TEST}.gz", f"{mnist.TRAIN}.gz"]
+
+
+def test_labels_that_are_damaged_are_named(source: mnist.Source, server: Server, cache: Path) -> None:
+    write(cache, *IMAGES)
+    path = cache / mnist.TEST_LABELS
+    path.write_bytes(PAYLOADS[mnist.TRAIN_LABELS])
+    with pytest.raises(DataError, match=rf"{mnist.TEST_LABELS} .*its SHA-256 differs.*; delete it and fetch it again"):
+        mnist.load(source, "B", may_download=True)
 
 
 @pytest.mark.parametrize("compressed", [True, False])
@@ -164,9 +215,9 @@ def test_a_download_with_other_content_leaves_nothing(source: mnist.Source, serv
 
 
 def test_the_next_mirror_is_tried_when_one_sends_rubbish(source: mnist.Source, server: Server, cache: Path) -> None:
-    server.files |= {f"/absent/{name}.gz": b"<html>moved</html>" for name in IMAGES}
+    server.files |= {f"/absent/{name}.gz": b"<html>moved</html>" for name in PAYLOADS}
     assert mnist.load(source, "B", may_download=True).sizes == (2_000, 10_000, 30)
-    assert files(cache) == [f"{mnist.TEST}.gz", f"{mnist.TRAIN}.gz"]
+    assert files(cache) == EVERY_FILE
 
 
 def test_an_interrupted_download_leaves_nothing(server: Server, tmp_path: Path) -> None:
@@ -277,3 +328,13 @@ def test_the_real_files_are_split_as_documented(real_data: Path, name: str, mean
     assert torch.equal(c.train, grey[:50_000]) and torch.equal(c.valid, grey[50_000:])
     assert torch.equal(b.train, grey[:50_000] >= 128) and b.train.dtype == torch.bool
     assert float(grey.float().mean() / 255) == pytest.approx(mean, abs=1e-4)
+
+
+@pytest.mark.parametrize(("name", "first"), [("mnist", [5, 0, 4, 1, 9]), ("fashion-mnist", [9, 0, 0, 3, 0])])
+def test_the_real_labels_are_those_of_their_images(real_data: Path, name: str, first: list[int]) -> None:
+    data = datasets.load(name, may_download=False)
+    for split, size in zip(SPLITS, data.sizes, strict=True):
+        labels = data.labels(split)
+        assert labels is not None and labels.shape == (size,) and labels.unique().tolist() == list(range(10))
+    assert data.train_labels is not None and data.train_labels[:5].tolist() == first
+    assert data.test_labels is not None and data.test_labels.bincount().sum() == 10_000
