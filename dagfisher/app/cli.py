@@ -77,7 +77,9 @@ def _parser() -> Parser:
     parsed.add_argument("--tensorboard", action="store_true", help="also write the curves for TensorBoard")
     _add_settings(parsed.add_argument_group("settings, with their defaults in parentheses"))
 
-    parsed = command("evaluate", evaluate, "Estimate the log-likelihood of a run's machine.")
+    parsed = command(
+        "evaluate", evaluate, "Estimate the log-likelihood of a run's machine, by default of all test images."
+    )
     _add_run(parsed)
     parsed.add_argument("--samples", type=_positive, default=1000, help="per example (1000; papers report 10000)")
     parsed.add_argument("--examples", type=_positive, help="how many of the split, from its start (all)")

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Bar:
-    """A count towards a total; does nothing where tqdm is not installed.
+    """A count towards a total, with the time that it took and the time left; does nothing where tqdm is not installed.
 
     Use it in a ``with`` block: `update` as often as something is done, `line` for a whole line above the bar; the bar
     vanishes at the end of the block.
@@ -27,7 +27,7 @@ class Bar:
             from tqdm import tqdm
         except ImportError:
             return
-        shape = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
+        shape = "{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} left{postfix}"
         self._bar = tqdm(
             total=total, initial=initial, desc=label, unit=unit, bar_format=shape, disable=None, leave=False
         )

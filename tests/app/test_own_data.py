@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -136,3 +139,46 @@ def test_the_recipe_for_faces_gives_both_sizes(monkeypatch: pytest.MonkeyPatch) 
     squares = torch.from_numpy(images[30:]).float().unfold(1, 2, 2).unfold(2, 2, 2).mean((3, 4))
     assert (small.test.float() - squares.flatten(1)).abs().max() <= 0.5
     assert small.shape == (24, 24)
+
+
+@pytest.mark.parametrize("split", ["test", "valid", "train"])
+def test_evaluate_takes_every_image_of_a_split_unless_told_otherwise(
+    split: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = np.random.default_rng(0).random((60, 3, 3))
+    np.savez("mine.npz", train=images[:40], valid=images[40:53], test=images[53:])
+    assert main(["train", "--out=a", "--data=mine.npz", "--layers=2", "--eval-examples=3", *TINY]) == 0
+    size = {"train": 40, "valid": 13, "test": 7}[split]
+    for flags, expected in (([], size), (["--examples=5"], 5), (["--examples=1000"], size)):
+        capsys.readouterr()
+        where = [] if split == "test" else [f"--split={split}"]
+        assert main(["evaluate", "a", "--samples=4", "--json", *where, *flags]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["examples"], found["split"]) == (expected, split)
+        estimate = Run.open("a").estimate(split, examples=expected, samples=4, seed=0)  # type: ignore[arg-type]
+        assert len(estimate.log_p) == expected and found["log_likelihood"] == pytest.approx(estimate.mean)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_of_an_evaluation_says_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save("mine.npy", np.random.default_rng(0).random((70, 3, 3)))
+    assert main(["train", "--out=a", "--data=mine.npy", "--layers=2", *TINY]) == 0
+    told: list[int] = []
+
+    def slowly(self: Run, split: str, *, progress: Any, **settings: Any) -> Any:
+        for _ in range(2):
+            time.sleep(0.15)  # a bar is drawn anew ten times a second
+            progress(4)
+            told.append(4)
+        return truly(self, "test", **settings)
+
+    truly, terminal = Run.estimate, Terminal()
+    monkeypatch.setattr(Run, "estimate", slowly)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(["evaluate", "a", "--samples=2"]) == 0
+    assert told == [4, 4]
+    assert re.search(r"evaluating +40%\|.*\| \d\d:\d\d, \d\d:\d\d left", terminal.getvalue())
