@@ -6,6 +6,7 @@ wherever it arrives. It holds no statistics: those belong to the optimizer that 
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,14 +33,15 @@ class Reading:
     """How many of the last leading axes of the input are positions of one sample, over which blocks are summed."""
     calls: str = "samples"
     """What several calls between two steps are: further "samples", or further "positions" of the same samples."""
-    max_rows: int | None = None
-    """How many rows, drawn at random, are used in place of all; None: all."""
+    max_rows: float | None = None
+    """How many rows of a pass, drawn at random, are used in place of all; None: enough of them."""
     check: bool = True
     """Whether outputs are compared with the declared map."""
 
     def __post_init__(self) -> None:
-        if self.max_rows is not None and not (isinstance(self.max_rows, int) and self.max_rows >= 1):
-            raise DeclarationError(f"max_rows must be a whole number of at least 1, not {self.max_rows!r}.")
+        given = self.max_rows
+        if given is not None and given != math.inf and not (isinstance(given, int) and given >= 1):
+            raise DeclarationError(f"max_rows must be a whole number of at least 1, or math.inf, not {given!r}.")
         if not isinstance(self.positions, int) or self.positions < 0:
             raise DeclarationError(f"positions must be a whole number of at least 0, not {self.positions!r}.")
         if self.calls not in ("samples", "positions"):

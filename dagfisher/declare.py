@@ -22,7 +22,7 @@ def declare(
     mask: Tensor | None = None,
     positions: int = 0,
     calls: str = "samples",
-    max_rows: int | None = None,
+    max_rows: float | None = None,
     check: bool = True,
     **settings: Any,
 ) -> nn.Module:
@@ -51,8 +51,9 @@ def declare(
         calls: what several calls of the module between two steps are: further ``"samples"``, or further
             ``"positions"`` of the same samples, as in a recurrent network. Calls whose gradients come from one
             ``backward()`` are then of the same samples.
-        max_rows: use at most so many output positions of a convolution, drawn at random, in place of all for its Fisher
-            statistics; their expectation does not change. Default: every position counts.
+        max_rows: use at most so many rows of a pass (samples, times output positions of a convolution), drawn at
+            random, in place of all for the Fisher statistics; their expectation does not change. ``math.inf``: all. By
+            default all are used unless they hold more than about a million numbers, as those of large convolutions do.
         check: compare some rows of the output with the module's map, at the first captured pass and at every refresh,
             and refuse a module whose output is something else.
     """

@@ -170,7 +170,8 @@ def _algorithms(options: argparse.Namespace) -> int:
     for algorithm in ALGORITHMS.values():
         settings = f"lr {algorithm.lr:g}"
         if algorithm.solver is not None:
-            settings += f", damping adapted from {algorithm.damping:g}, update every {algorithm.update_every}"
+            every = algorithm.update_every
+            settings += f", update every {every}" if every is not None else ""
         print(f"{algorithm.name:<10} {algorithm.summary} ({settings})")
     return 0
 

@@ -15,9 +15,9 @@ from .segments import CoupledSegment, Segment
 
 @dataclass
 class LayerFisher:
-    """(1 + α)(αI + F_j)⁻¹ for every unit j of a layer.
+    """(αI + F_j)⁻¹ for every unit j of a layer.
 
-    Order of life: `begin` at a refresh, then `natural` at every step until the next one.
+    Order of life: `begin` at a refresh, then `solve` at every step until the next one.
     """
 
     damping: float
@@ -39,7 +39,7 @@ class LayerFisher:
         tolerance: float,
         update_every: int,
     ) -> tuple[LayerFisher, Tensor]:
-        """The inverse Fisher, and the natural gradient of this gradient.
+        """The inverse Fisher, and what it makes of this gradient.
 
         Args:
             segments: of the layer's statistics.
@@ -50,7 +50,7 @@ class LayerFisher:
             update_every: K, for how many steps the solvers will be used.
 
         Returns:
-            The inverse Fisher, and (1 + α)(αI + F_j)⁻¹ g_j for every unit j, (units × d).
+            The inverse Fisher, and (αI + F_j)⁻¹ g_j for every unit j, (units × d).
         """
         solvers, parts = [], []
         sizes = tuple(segment.units for segment in segments)
@@ -60,17 +60,19 @@ class LayerFisher:
             solvers.append(prepared)
             parts.append(part)
         coupled = isinstance(segments[0], CoupledSegment)
-        return cls(damping, sizes, solvers, coupled), joined_tensors(parts).mul_(1 + damping)
+        return cls(damping, sizes, solvers, coupled), joined_tensors(parts)
 
-    def natural(self, gradient: Tensor) -> Tensor:
-        """(1 + α)(αI + F_j)⁻¹ g_j for every unit j, (units × d); never waits for the device."""
+    def solve(self, gradient: Tensor) -> Tensor:
+        """(αI + F_j)⁻¹ g_j for every unit j, (units × d); never waits for the device."""
+        if len(self.solvers) == 1:
+            return self.solvers[0].solve(gradient)
         groups = zip(self.solvers, torch.split(gradient, list(self.sizes)), strict=True)
-        return joined_tensors([solver.solve(part) for solver, part in groups]).mul_(1 + self.damping)
+        return joined_tensors([solver.solve(part) for solver, part in groups])
 
     def require_fitting(self, gradient: Tensor) -> None:
         """Raise some error unless gradients like this one, which is zero, can be solved for."""
         tensors = [v for solver in self.solvers for v in solver.state().values() if isinstance(v, Tensor)]
-        if self.natural(gradient).shape != gradient.shape:
+        if self.solve(gradient).shape != gradient.shape:
             raise ValueError("factors of another shape")
         if not all(v.is_meta or bool(v.isfinite().all()) for v in tensors):
             raise ValueError("factors that are not finite")

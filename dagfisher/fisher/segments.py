@@ -35,6 +35,15 @@ class RowSegment(NamedTuple):
         """αI + F_j, (units or 1 × d × d)."""
         return self.problem(damping, self.parents.new_zeros(self.units, self.parents_count), 0.0, 1).damped_blocks()
 
+    def curvature(self, vectors: Tensor) -> Tensor:
+        """Σ_j v_jᵀ F_j v_j of one vector for each unit, (units × d); a scalar."""
+        return (self.parents @ vectors.T).square_().mul_(self.weights).sum()
+
+    def trace(self) -> Tensor:
+        """Σ_j tr F_j, a scalar."""
+        whole = self.weights.sum(1) @ self.parents.square().sum(1)
+        return whole * (self.units / self.weights.shape[1])
+
     @property
     def parents_count(self) -> int:
         """d, the constant 1 included."""
@@ -61,6 +70,16 @@ class GramSegment(NamedTuple):
     def damped_blocks(self, damping: float) -> Tensor:
         """αI + F_j, (units or 1 × d × d)."""
         return self.problem(damping, self.blocks.new_zeros(self.units, self.parents_count), 0.0, 1).damped_blocks()
+
+    def curvature(self, vectors: Tensor) -> Tensor:
+        """Σ_j v_jᵀ F_j v_j of one vector for each unit, (units × d); a scalar."""
+        if len(self.blocks) == 1:
+            return (vectors @ self.blocks[0]).mul_(vectors).sum()
+        return torch.bmm(vectors.unsqueeze(1), self.blocks).squeeze(1).mul_(vectors).sum()
+
+    def trace(self) -> Tensor:
+        """Σ_j tr F_j, a scalar."""
+        return self.blocks.diagonal(dim1=1, dim2=2).sum() * (self.units / len(self.blocks))
 
     @property
     def parents_count(self) -> int:
@@ -98,6 +117,18 @@ class CoupledSegment(NamedTuple):
     def damped_blocks(self, damping: float) -> Tensor:
         """αI + F_v, (variables × C·d × C·d)."""
         return self.problem(damping, self.parents.new_zeros(self.units, self.parents_count), 0.0, 1).damped_blocks()
+
+    def curvature(self, vectors: Tensor) -> Tensor:
+        """Σ_v v_vᵀ F_v v_v of one vector for each unit, (units × d): the mean variance of what they add to logits."""
+        seen = (self.parents @ vectors.T).reshape(len(self.parents), -1, self.classes)
+        pi = self.probability.reshape(seen.shape)
+        mean = (pi * seen).sum(2, keepdim=True)
+        return (self.shares @ (pi * (seen - mean).square()).sum(2)).sum()
+
+    def trace(self) -> Tensor:
+        """Σ_v tr F_v, a scalar."""
+        own = (self.probability * (1 - self.probability)).sum(1)
+        return (self.shares * own) @ self.parents.square().sum(1)
 
 
 Segment = RowSegment | GramSegment | CoupledSegment

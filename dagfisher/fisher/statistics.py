@@ -6,6 +6,7 @@ cut into segments, each of which is a problem for a solver.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, cast
@@ -23,6 +24,12 @@ from .segments import CoupledSegment, GramSegment, Segment, row_segments
 
 ACCUMULATE = 2**22
 """Numbers in the rows of one pass above which its Gram matrices are summed in chunks of this size."""
+
+ENOUGH = 2**20
+"""Numbers in the rows of one pass above which rows drawn at random are used in place of all, unless `max_rows` says
+otherwise."""
+SPREAD = 4
+"""Rows are drawn from so many times more, those of whole samples that are drawn first."""
 
 WORTH_MERGING = 48
 """Parents up to which equal rows are left as they are."""
@@ -209,9 +216,12 @@ def restored(state: dict[str, Any], device: torch.device) -> Rows | Grams:
     return Rows(state["rows"].to(device), fisher, sample, weight, positions=total is not None, classes=classes)
 
 
-def statistics_of(declaration: Declaration, passes: Sequence[Pass]) -> list[Rows | Grams]:
-    """The statistics of each captured pass of a layer."""
-    found = [_rows(declaration, each) if each.statistics is None else each.statistics for each in passes]
+def statistics_of(declaration: Declaration, passes: Sequence[Pass], step: int = 0) -> list[Rows | Grams]:
+    """The statistics of each captured pass of a layer; `step` decides which rows are drawn where they are too many."""
+    found: list[Rows | Grams] = [
+        each.statistics if each.statistics is not None else _rows(declaration, each, step, -1 - i)
+        for i, each in enumerate(passes)
+    ]
     return _of_same_samples(found, passes) if declaration.reading.calls == "positions" else found
 
 
@@ -242,42 +252,64 @@ def compact(declaration: Declaration, step: int, needs_rows: bool, each: Pass, n
     if isinstance(each.fisher_weights, Pending):
         return each
     needs_rows = needs_rows or declaration.coupled > 1
-    samples, n, most = each.sample_weights.shape[0], _row_count(declaration, each), declaration.reading.max_rows
+    samples, n, size = each.sample_weights.shape[0], _row_count(declaration, each), _row_size(declaration)
     made: Rows | Grams
-    if most is not None and n > max(most, samples):
-        rows = _rows(declaration, each)
-        chosen = torch.randperm(n, device=rows.parents.device, generator=_generator(step, number, rows.parents.device))
-        made = rows.sampled(chosen[:most])
-    elif most is None and not needs_rows and n > samples > 1:
-        chunk = ACCUMULATE * samples // (n * declaration.map.row_size(declaration.module))
-        if chunk >= samples:
-            return each
-        made = _accumulated(declaration, each, each.fisher_weights, max(1, chunk))
+    if n > _most_rows(declaration):
+        made = _rows(declaration, each, step, number)
+    elif not needs_rows and n > samples > 1 and ACCUMULATE * samples // (n * size) < samples:
+        made = _accumulated(declaration, each, each.fisher_weights, max(1, ACCUMULATE * samples // (n * size)))
     else:
         return each
     return replace(each, parents=None, fisher_weights=(), statistics=made)
+
+
+def _row_size(declaration: Declaration) -> int:
+    return max(declaration.map.row_size(declaration.module), 1)
+
+
+def _most_rows(declaration: Declaration) -> float:
+    """The rows of a pass above which some are drawn."""
+    given = declaration.reading.max_rows
+    return max(ENOUGH // _row_size(declaration), 1) if given is None else given
 
 
 def _row_count(declaration: Declaration, each: Pass) -> int:
     return each.shape.numel() // max(declaration.units, 1)
 
 
-def _rows(declaration: Declaration, each: Pass) -> Rows:
+def _rows(declaration: Declaration, each: Pass, step: int, number: int) -> Rows:
+    """The rows of a pass, or as many of them, drawn at random, as are enough; the expectation of the blocks stays."""
     weights, sample = each.fisher_weights, each.sample_weights
     q = weights.weights(declaration, sample.dtype) if isinstance(weights, Pending) else weights
-    rows = declaration.map.rows(declaration.module, each.parents, each.shape).to(sample.dtype)
-    n, samples = len(rows), sample.shape[0]
-    if any(n != len(part) for part in q):
+    n, samples, most = _row_count(declaration, each), sample.shape[0], _most_rows(declaration)
+    parents, shape, total = each.parents, each.shape, sample.sum()
+    positions = n // max(samples, 1)
+    generator = _generator(step, number, sample.device) if n > most else None
+    if generator is not None and parents is not None and len(parents) == samples == shape[0]:
+        drawn = min(samples, math.ceil(SPREAD * most / positions))
+        if drawn < samples and all(len(part) == n for part in q):
+            chosen = torch.randperm(samples, device=sample.device, generator=generator)[:drawn]
+            parents, shape, sample = (
+                parents[chosen],
+                torch.Size([drawn, *shape[1:]]),
+                sample[chosen] * (samples / drawn),
+            )
+            q = tuple(part.reshape(samples, positions, -1)[chosen].flatten(0, 1) for part in q)
+    rows = declaration.map.rows(declaration.module, parents, shape).to(sample.dtype)
+    if any(len(rows) != len(part) for part in q):
         if isinstance(weights, HeadWeights):
             raise ShapeError(
-                f"its mean head ran on {n} samples and its scale head on {len(q[0])}; "
+                f"its mean head ran on {len(rows)} samples and its scale head on {len(q[0])}; "
                 f"run both heads on the same samples."
             )
-        raise ShapeError(f"{n} rows of parents do not fit {len(q[0])} rows of predictors.")
-    if n == samples:
-        return Rows(rows, q, sample, sample.sum(), classes=declaration.coupled)
-    repeated = sample.repeat_interleave(n // max(samples, 1))
-    return Rows(rows, q, repeated, sample.sum(), positions=True, classes=declaration.coupled)
+        raise ShapeError(f"{len(rows)} rows of parents do not fit {len(q[0])} rows of predictors.")
+    if n != samples:
+        sample = sample.repeat_interleave(positions)
+    found = Rows(rows, q, sample, total, positions=n != samples, classes=declaration.coupled)
+    if generator is None:
+        return found
+    kept = torch.randperm(len(rows), device=rows.device, generator=generator)[: int(most)]
+    return replace(found.sampled(kept), positions=True)
 
 
 def _generator(step: int, number: int, device: torch.device) -> torch.Generator:

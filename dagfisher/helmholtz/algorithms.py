@@ -90,8 +90,7 @@ class Algorithm:
         figures: what ``dagfisher evaluate`` reports beside the log-likelihood.
         lr: the default learning rate.
         solver: of `DAGNaturalGradient`; None for plain gradients.
-        damping: where it starts, with a solver; it is adapted.
-        update_every: steps that a Fisher is kept, with a solver.
+        update_every: steps that a Fisher is kept, with a solver; None: the optimizer's own rule.
     """
 
     name: str
@@ -104,8 +103,7 @@ class Algorithm:
     figures: tuple[Figure, ...] = ()
     lr: float
     solver: str | None = None
-    damping: float = 0.2
-    update_every: int = 100
+    update_every: int | None = None
 
     def __post_init__(self) -> None:
         if not self.name or self.name != self.name.lower() or self.name != self.name.strip():

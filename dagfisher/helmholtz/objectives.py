@@ -8,14 +8,13 @@ does the last factor only, for all layers at once. The functions here add terms 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from ..capture import no_capture, sample_weights
 from .machine import HelmholtzMachine
-from .sampling import Wake, by_sample, dream, hidden_layers, joint, log_recognition
+from .sampling import Wake, by_sample, dream, hidden_layers
 
 
 @dataclass
@@ -33,46 +32,6 @@ class Terms:
     def backward(self) -> None:
         """Add the gradients to the parameters' `.grad`."""
         torch.autograd.backward(self.predictors, self.derivatives)
-
-
-class FixedSamples(NamedTuple):
-    """Samples and coefficients of one minibatch, of which `losses` can be taken again when the networks have moved."""
-
-    x: Tensor
-    """The encoded data, (B, pixels)."""
-    hidden: list[Tensor]
-    """The wake samples of each hidden layer from the bottom up, (S·B, units)."""
-    weights: Tensor
-    """Of log p(x, h), (S, B)."""
-    coefficients: Tensor | None
-    """Of log q(h|x), (S, B), without a baseline; None if the wake samples do not teach q."""
-    dreams: list[Tensor]
-    """The states of each layer from the data to the top, (n, units); empty if dreams do not teach q."""
-    dream_coefficient: float
-
-    def to(self, device: torch.device) -> FixedSamples:
-        """The same on another device."""
-        return FixedSamples(
-            self.x.to(device),
-            [h.to(device) for h in self.hidden],
-            self.weights.to(device),
-            None if self.coefficients is None else self.coefficients.to(device),
-            [states.to(device) for states in self.dreams],
-            self.dream_coefficient,
-        )
-
-
-@torch.no_grad()
-def losses(machine: HelmholtzMachine, of: FixedSamples) -> tuple[Tensor, Tensor]:
-    """What the updates of p and of q descend, as the networks are now, the samples and their weights held fixed."""
-    _, log_p = joint(machine, of.x, of.hidden, len(of.weights))
-    loss_q = log_p.new_zeros((), dtype=torch.float64)
-    if of.coefficients is not None:
-        loss_q -= (of.coefficients * log_recognition(machine, of.x, of.hidden)).sum(dtype=torch.float64)
-    if of.dreams:
-        log_q = log_recognition(machine, of.dreams[0], of.dreams[1:])
-        loss_q -= of.dream_coefficient * log_q.mean(dtype=torch.float64)
-    return -(of.weights * log_p).sum(dtype=torch.float64), loss_q
 
 
 def generative_terms(machine: HelmholtzMachine, state: Wake, weights: Tensor, terms: Terms) -> None:

@@ -15,10 +15,8 @@ from ..optim import DAGNaturalGradient
 from .algorithms import ALGORITHMS, Algorithm, Step, algorithm_named
 from .machine import HelmholtzMachine
 from .objectives import (
-    FixedSamples,
     Terms,
     generative_terms,
-    losses,
     observe_generative,
     recognition_terms,
     sleep_terms,
@@ -27,11 +25,6 @@ from .regularisers import L1, L2, Entropy, Regulariser, shrinkage, weights_of
 from .sampling import Wake, log_mean_exp, wake
 from .schedules import Schedule
 
-TARGETS = (0.6, 2.5)
-"""What `adapt_damping` aims at for p and for q. The Fisher matrix of q's lowest layer is of as many rows as a minibatch
-has examples, so the loss of another minibatch curves by more than predicted; yet q has to follow p fast."""
-LEAST_DAMPING = 0.05
-"""The damping is not adapted below this: with less, q became unstable at twice the default learning rate."""
 LIMITS = {"lr": LARGEST_RATE, "damping": LARGEST_RATE, "update_every": 1e9, "samples": 1e6}
 """What a schedule may change, and below which value it must stay."""
 
@@ -40,7 +33,7 @@ class Trainer:
     """One algorithm on one machine: `step` for a minibatch, or `fit` for epochs, which can be left and continued.
 
     A step draws wake samples and weighs them, adds the terms of p's and of q's gradient, dreams if the algorithm does,
-    adapts the damping if a refresh of the Fisher is near, and lets the optimizer move both networks. `state_dict` holds
+    and lets the optimizer move both networks. `state_dict` holds
     all that a new trainer needs to continue exactly.
 
     Args:
@@ -48,9 +41,7 @@ class Trainer:
         algorithm: ``"ws"``, ``"rws"``, ``"bihm"``, ``"reinforce"``, ``"nws"``, ``"nrws"``, ``"dnrws"``, ``"nbihm"``, a
             name that was registered, or an :class:`Algorithm`.
         lr, update_every: of the optimizer; the algorithm's own defaults if not given.
-        damping: of natural algorithms. If it is not given, and no schedule changes it, it starts at the algorithm's own
-            default and is adapted for each network before every refresh, judged by the minibatch before; see
-            :meth:`dagfisher.DAGNaturalGradient.adapt_damping`.
+        damping: of natural algorithms; if it is not given, each layer finds its own.
         samples: S, draws of q(h|x) per example.
         seed: of every draw that the trainer makes.
         baseline: subtract the mean weight 1/S from the wake weights of q (no change of expectation, less variance).
@@ -105,9 +96,6 @@ class Trainer:
         self._entropy: Tensor | None = None
         self.optimizer = self._make_optimizer(optimizer, lr, damping, update_every, settings)
         self._base = self._scheduled_values()
-        natural = optimizer is None and self.algorithm.solver is not None
-        self._adapts = natural and damping is None and "damping" not in self.schedules
-        self._previous: FixedSamples | None = None
 
     def _make_optimizer(
         self,
@@ -137,7 +125,7 @@ class Trainer:
         return DAGNaturalGradient(
             [{"params": [(names[p], p) for p in parameters]} for parameters in networks],
             lr=rate,
-            damping=chosen.damping if damping is None else damping,
+            damping=damping,
             update_every=chosen.update_every if update_every is None else update_every,
             **{"solver": chosen.solver, **settings},
         )
@@ -197,16 +185,14 @@ class Trainer:
             step = Step(state, weights, self.baseline, self.steps)
             coefficients = self._fitting(self.algorithm.recognition(step), state, "recognition coefficients")
             recognition_terms(self.machine, state, self._wake_share * coefficients, terms)
-        dreams = []
         if self.algorithm.sleeps or self.fisher == "dream":
-            dreams = self._sleep(state, terms, observe_dreams=self.fisher == "dream")
+            self._sleep(state, terms, observe_dreams=self.fisher == "dream")
         for regulariser in self.regularisers:
             if isinstance(regulariser, Entropy):
                 strength = regulariser.at(self.steps)
                 self._entropy = regulariser.add(self.machine, state, weights, strength, terms)
         terms.backward()
         changes = self._shrinkage()
-        self._adapt(state, weights, dreams)
         self.optimizer.step()
         with torch.no_grad():
             for weight, change in changes.items():
@@ -215,17 +201,6 @@ class Trainer:
         for _ in range(self.sleep_steps - 1):
             self._sleep_step(state)
         return log_mean_exp(state.log_ratio, 0).mean()
-
-    def _adapt(self, state: Wake, weights: Tensor, dreams: list[Tensor]) -> None:
-        """Adapt the damping if a refresh follows before the next minibatch's step, judged by the minibatch before."""
-        if not (self._adapts and isinstance(self.optimizer, DAGNaturalGradient)):
-            return
-        previous = self._previous
-        if previous is not None and self.optimizer.refreshes_within(self.sleep_steps):
-            self.optimizer.adapt_damping(lambda: losses(self.machine, previous), target=TARGETS, least=LEAST_DAMPING)
-        coefficients = self._wake_share * weights if self._wake_share else None
-        scale = self._dream_coefficient
-        self._previous = FixedSamples(state.x, state.hidden, weights, coefficients, dreams if scale else [], scale)
 
     def _shrinkage(self) -> dict[Tensor, Tensor]:
         """The changes of the weights that L1 and L2 make at this step."""
@@ -262,9 +237,9 @@ class Trainer:
     def _dream_coefficient(self) -> float:
         return self.algorithm.dreams * self.sleep_scale
 
-    def _sleep(self, state: Wake, terms: Terms, *, observe_dreams: bool) -> list[Tensor]:
+    def _sleep(self, state: Wake, terms: Terms, *, observe_dreams: bool) -> None:
         coefficient, count = self._dream_coefficient, state.log_p.numel()
-        return sleep_terms(self.machine, count, coefficient, terms, self.generator, observe_dreams=observe_dreams)
+        sleep_terms(self.machine, count, coefficient, terms, self.generator, observe_dreams=observe_dreams)
 
     def _sleep_step(self, state: Wake) -> None:
         """A sleep update of its own; the Fisher of q still comes from this minibatch's wake samples."""
@@ -325,7 +300,6 @@ class Trainer:
             "epoch": self.epoch,
             "steps": self.steps,
             "batch": self.batch,
-            "previous": None if self._previous is None else tuple(self._previous),
             "entropy": self._entropy,
         }
 
@@ -340,7 +314,6 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             self.generator.set_state(state["generator"].cpu())
             device = self.machine.prior.bias.device
-            self._previous = None if state.get("previous") is None else FixedSamples(*state["previous"]).to(device)
             self._entropy = None if state.get("entropy") is None else state["entropy"].to(device)
             self.epoch, self.batch, self.steps = state["epoch"], state["batch"], state["steps"]
         except (KeyError, RuntimeError, TypeError, AttributeError) as error:

@@ -146,7 +146,7 @@ def to_matrix(weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """
     parts = []
     if weight is not None:
-        parts.append(weight.reshape(weight.shape[0], -1))
+        parts.append(weight if weight.dim() == 2 else weight.reshape(weight.shape[0], -1))
     if bias is not None:
         parts.append(bias.reshape(-1, 1))
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -166,7 +166,8 @@ def from_matrix(matrix: Tensor, weight: Tensor | None, bias: Tensor | None) -> l
     views = []
     if weight is not None:
         columns = matrix if bias is None else matrix[:, :-1]
-        views.append(columns.reshape(weight.shape))
+        views.append(columns if columns.shape == weight.shape else columns.reshape(weight.shape))
     if bias is not None:
-        views.append(matrix[:, -1].reshape(bias.shape))
+        column = matrix[:, -1]
+        views.append(column if column.shape == bias.shape else column.reshape(bias.shape))
     return views

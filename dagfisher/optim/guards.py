@@ -132,8 +132,8 @@ class FiniteGuard:
     ) -> dict[torch.device, Tensor]:
         """Raise on an infinity or a NaN; an accelerator that reuses skips the step and the next refresh raises.
 
-        `whole` are the tensors that `vectors` are views of. What is returned says of each accelerator whether its
-        parameters may move.
+        `whole` are tensors whose sums are not finite if a vector is not. What is returned says of each accelerator
+        whether its parameters may move.
         """
         gates: dict[torch.device, Tensor] = {}
         for device in {v.device for v in whole}:
@@ -144,7 +144,7 @@ class FiniteGuard:
             flag = torch.stack([v.sum(dtype=compute_dtype(v)).float() for v in here]).isfinite().all()
             if _reads_freely(device) or refreshing:
                 # tolist() of a CPU tensor reads memory: no dispatch, no synchronisation.
-                if not flag.reshape(1).tolist()[0]:
+                if not flag.reshape(1).tolist()[0] and not _finite(v for v in vectors.values() if v.device == device):
                     raise NonFiniteError(blamed())
                 continue
             self._skipped = ~flag if self._skipped is None else self._skipped | ~flag.to(self._skipped.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from ..errors import (
     MissingStatisticsError,
     SettingError,
     ShapeError,
+    SingularBlockError,
 )
 from ..fisher import (
     Columns,
@@ -35,11 +36,29 @@ from ..fisher import (
 from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
 from ..solvers import SOLVERS
+from .damping import LARGEST, adapted, first_damping, predictions
 from .distributed import share_rows
 from .matrix import LayerMatrix
+from .settings import USUAL
+
+MOST_KEPT = 5
+"""Refreshes in a row that may fail before a step raises; until then the Fisher before them is kept."""
+RETRIES = (1.0, 10.0, 100.0)
+"""A damping that is found by itself is tried with these factors where blocks cannot be inverted."""
 
 Restored = tuple[LayerFisher, int, list[Any], Window]
 """The inverse Fisher, the step it was made at, the layout it fits, and the past refreshes."""
+
+
+class Refreshed(NamedTuple):
+    """What a refresh gives."""
+
+    fisher: LayerFisher
+    """Fresh, or the one before if the blocks could not be inverted."""
+    solved: Tensor
+    """(αI + F_j)⁻¹ g_j, (units × d)."""
+    failure: str | None
+    """Why the Fisher before is kept; None if it is not."""
 
 
 class TrainedLayer(LayerMatrix):
@@ -55,6 +74,10 @@ class TrainedLayer(LayerMatrix):
         self.refreshed: int | None = None
         self._layout: list[Any] | None = None
         self.window = Window()
+        self.failures = 0
+        """Refreshes in a row whose blocks could not be inverted."""
+        self.ratio: float | None = None
+        """The curvature that fresh samples found at the last refresh, over what was predicted."""
         self._latest: list[Rows | Grams] = []
         self._order = -1
 
@@ -74,9 +97,11 @@ class TrainedLayer(LayerMatrix):
         """
         self.recorder.begin(step)
         self.recorder.armed = wanted
-        self.recorder.follows = follows
-        self.recorder.watches = wanted and self.refreshed is None
         self.recorder.counts = self.group["loss_reduction"] == "sum"
+        if not wanted:
+            return
+        self.recorder.follows = follows
+        self.recorder.watches = self.refreshed is None
         # Other processes may have fewer rows, and keep them.
         solver = SOLVERS.get(self.group["solver"])
         needs_rows = process_group is not None or (solver is not None and solver.needs_rows)
@@ -101,29 +126,37 @@ class TrainedLayer(LayerMatrix):
         except SettingError as error:
             raise SettingError(f"layer {self.name}: {error}") from None
 
-    def refreshes_within(self, steps: int, after: int) -> bool:
-        """Whether one of so many steps after this one refreshes, if this one is taken."""
-        last = after if self.due(after) else self.refreshed
-        assert last is not None
-        return any(step - last >= self._update_every(step) for step in range(after + 1, after + 1 + steps))
-
     def keep(self, fisher: LayerFisher, step: int) -> None:
         """Use this Fisher until the next refresh."""
         self.fisher, self.refreshed, self._layout = fisher, step, self.layout()
+        self.failures = 0
         self._order = self.order
         self.window.push(self._latest, float(self.group["window_decay"]), int(self.group["window"]) - 1)
         self._latest = []
 
     def _update_every(self, step: int) -> float:
         k = self.group["update_every"]
+        if k is None:  # as long as the training before the last refresh, since everything changes at first
+            return float(min(USUAL, max(1, self.refreshed or 0)))
         value = k(step) if callable(k) else k
         number = _number(value)
         if not number >= 1:
             raise SettingError(f"update_every gave {value!r} at step {step}; it must be at least 1.")
         return number
 
-    def _damping(self, step: int) -> float:
+    def _damping(self, step: int, segments: list[Segment], gradient: Tensor | None) -> float:
+        """α of a refresh: as it is set, or as the samples of this refresh say."""
         alpha = self.group["damping"]
+        if alpha is None:
+            if self.fisher is None or self._layout != self.layout():
+                return first_damping(segments)
+            if gradient is None:
+                return self.fisher.damping
+            # With a window the past refreshes are part of the segments; only the fresh ones have not been seen.
+            fresh = self._cut(self._latest) if self._latest else segments
+            found, predicted = torch.stack(predictions(self.fisher, fresh, gradient)).tolist()
+            self.ratio = found / predicted if predicted > 0 else None
+            return adapted(self.fisher.damping, found, predicted)
         value = alpha(step) if callable(alpha) else alpha
         number = _number(value)
         if not 0 <= number < math.inf:
@@ -132,8 +165,9 @@ class TrainedLayer(LayerMatrix):
 
     def gradient(self) -> Tensor | None:
         found = super().gradient()
-        trained = any(p is not None for p in self._trained())
-        if found is None and trained and self.fisher is None and not self.recorder.any():
+        if found is not None or self.fisher is not None:
+            return found
+        if any(p is not None for p in self._trained()) and not self.recorder.any():
             how = "run only in eval() or without gradients" if self.recorder.ran else "never run"
             if self._parameter is not None:
                 how = "been part of no loss"
@@ -159,7 +193,7 @@ class TrainedLayer(LayerMatrix):
                 "Call the module itself (not a function on its weight), in training mode, with gradients enabled and "
                 "outside no_capture(), after the optimizer was built."
             )
-        found = statistics_of(self.declaration, passes)
+        found = statistics_of(self.declaration, passes, step)
         if process_group is not None:
             found = [share_rows(Rows.joined([part for part in found if isinstance(part, Rows)]), process_group)]
         if not any(part.sample_weights.shape[0] for part in found):
@@ -167,33 +201,54 @@ class TrainedLayer(LayerMatrix):
         if self.group["window"] > 1:
             self._latest = normalised(found)
             found = [*self._latest, *self.window.statistics()]
-        weight, bias = self._trained()
         whole = joined(found, self._sizes)
         off = [each.mismatch for each in passes if each.mismatch is not None]
         try:
             whole.require_sound(torch.stack(off).amax() if off else None)
         except Disagreement:
             raise another_map(self.declaration) from None
-        return list(whole.segments(self._sizes, Columns(weight is not None, bias is not None, self._mask())))
+        return self._cut([whole])
 
-    def refresh(
-        self, gradient: Tensor, step: int, process_group: dist.ProcessGroup | None
-    ) -> tuple[LayerFisher, Tensor]:
-        """A fresh inverse Fisher from what was captured, and the natural gradient it gives; nothing is kept yet."""
+    def _cut(self, found: list[Rows | Grams]) -> list[Segment]:
+        """The statistics as problems for solvers."""
+        weight, bias = self._trained()
+        columns = Columns(weight is not None, bias is not None, self._mask())
+        return list(joined(found, self._sizes).segments(self._sizes, columns))
+
+    def refresh(self, gradient: Tensor, step: int, process_group: dist.ProcessGroup | None) -> Refreshed:
+        """A fresh inverse Fisher from what was captured, and what it makes of the gradient; nothing is kept yet."""
         try:
             segments = self._segments(step, process_group)
             if [sum(s.units for s in segments), segments[0].parents_count] != list(gradient.shape):
                 raise ShapeError("its gradient does not fit its captured parents; were its parameters replaced?")
-            return LayerFisher.begin(
-                segments,
-                gradient,
-                damping=self._damping(step),
-                solver=self.group["solver"],
-                tolerance=self.group["tolerance"],
-                update_every=int(min(self._update_every(step), 10**6)),
-            )
+            damping = self._damping(step, segments, gradient)
+            failure: SingularBlockError | None = None
+            for factor in RETRIES if self.group["damping"] is None else (1.0,):
+                try:
+                    fisher, solved = self._begin(segments, gradient, min(factor * damping, LARGEST), step)
+                    return Refreshed(fisher, solved, None)
+                except SingularBlockError as error:
+                    failure = error
+            fits = self.fisher is not None and self._layout == self.layout()
+            if self.fisher is None or not fits or self.failures >= MOST_KEPT:
+                assert failure is not None
+                raise failure
+            return Refreshed(self.fisher, self.fisher.solve(gradient), str(failure))
         except DagFisherError as error:
             raise self._named(error) from None
+
+    def _begin(
+        self, segments: list[Segment], gradient: Tensor, damping: float, step: int
+    ) -> tuple[LayerFisher, Tensor]:
+        uses = min(USUAL, max(1, step)) if self.group["update_every"] is None else self._update_every(step)
+        return LayerFisher.begin(
+            segments,
+            gradient,
+            damping=damping,
+            solver=self.group["solver"],
+            tolerance=self.group["tolerance"],
+            update_every=int(min(uses, 10**6)),
+        )
 
     def _named(self, error: DagFisherError) -> DagFisherError:
         """The error with the layer's name in front."""
@@ -201,9 +256,9 @@ class TrainedLayer(LayerMatrix):
         return error if text.startswith(f"layer {self.name}") else type(error)(f"layer {self.name}: {text}")
 
     def reuse(self, gradient: Tensor) -> tuple[Tensor, float]:
-        """The natural gradient by the Fisher of the last refresh, and the damping in it."""
+        """What the Fisher of the last refresh makes of the gradient, and the damping in it."""
         assert self.fisher is not None
-        return self.fisher.natural(gradient), self.fisher.damping
+        return self.fisher.solve(gradient), self.fisher.damping
 
     def blocks(self, step: int, process_group: dist.ProcessGroup | None) -> Tensor:
         """The damped blocks of the coming step."""
@@ -217,9 +272,10 @@ class TrainedLayer(LayerMatrix):
             )
         try:
             segments = self._segments(step, process_group)
+            damping = self._damping(step, segments, super().gradient())
         except DagFisherError as error:
             raise self._named(error) from None
-        return damped_blocks(segments, self._damping(step))
+        return damped_blocks(segments, damping)
 
     def nbytes(self) -> int:
         """Bytes kept for the Fisher, prepared and staged."""

@@ -33,6 +33,8 @@ class LayerMatrix:
         self.groups = [group_of[id(p)] for p in self.parameters]
         self.group = self.groups[0]
         self._sizes = self.declaration.sizes
+        self._layout_key: tuple[Any, ...] | None = None
+        self._known_layout: list[Any] = []
         self.recorder.held = (self._weight, self._bias)
         for p in self.parameters:
             name = names.get(id(p), "")
@@ -58,6 +60,12 @@ class LayerMatrix:
     def layout(self) -> list[Any]:
         """What a prepared Fisher must fit: the trained ones of weight and bias, units, parents, family and dtype."""
         weight, bias = self._trained()
+        key = (None if weight is None else weight.shape, bias is None, self._dtype())
+        if key != self._layout_key:
+            self._layout_key, self._known_layout = key, self._make_layout(weight, bias)
+        return self._known_layout
+
+    def _make_layout(self, weight: Tensor | None, bias: Tensor | None) -> list[Any]:
         units = sum(self._sizes)
         width = (0 if weight is None else weight.numel() // max(units, 1)) + (bias is not None)
         family, dtype = self.declaration.family.name, str(self._dtype())
@@ -73,19 +81,21 @@ class LayerMatrix:
         """The gradients of the trained parameters as one (units × parents) matrix; None if there are none."""
         self._require_parameters()
         weight, bias = self._trained()
-        grads = [p.grad for p in (weight, bias) if p is not None]
-        if all(g is None for g in grads):
+        parts = [None if p is None else p.grad for p in (weight, bias)]
+        if parts[0] is None and parts[1] is None:
             return None
+        for i, p in enumerate((weight, bias)):
+            if p is not None and parts[i] is None:
+                parts[i] = torch.zeros_like(p)
         dtype = self._dtype()
-        parts = [None if p is None else (torch.zeros_like(p) if p.grad is None else p.grad) for p in (weight, bias)]
-        weight_part, bias_part = (None if g is None else g.to(dtype) for g in parts)
+        weight_part, bias_part = (g if g is None or g.dtype == dtype else g.to(dtype) for g in parts)
         if self.group["loss_reduction"] == "sum":
             count = self._count()
             weight_part, bias_part = (None if g is None else g / count for g in (weight_part, bias_part))
-        mask = self.weight_mask()
-        if weight_part is not None and mask is not None:
-            weight_part = weight_part * mask
         if weight_part is not None:
+            mask = self.weight_mask()
+            if mask is not None:
+                weight_part = weight_part * mask
             weight_part = self.declaration.map.unit_major(self.declaration.module, weight_part)
         return to_matrix(weight_part, bias_part)
 

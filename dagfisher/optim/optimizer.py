@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -16,14 +16,13 @@ from .._torch import inside_distributed_checkpoint, inside_sharding_optimizer
 from ..capture import sample, weigh
 from ..declaration import changes, find_layers
 from ..errors import DagFisherWarning, DeclarationError, SettingError
-from .damping import LEAST, TARGET, Losses, adapted, curvature_ratios, targets
 from .groups import readable_groups
 from .guards import blame, blaming, require_dense
-from .layer import TrainedLayer
+from .layer import MOST_KEPT, Refreshed, TrainedLayer
 from .scale import check_scale
-from .settings import DEFAULTS, NAMES, SHARED, NumberOrSchedule, described, plain, refuse, validate
+from .settings import DEFAULTS, NAMES, SHARED, NumberOrSchedule, described, refuse, validate
 from .shown import ShownOptimizer
-from .trust import Natural, limit
+from .trust import Natural, bounded
 from .updates import apply_update, begin_moments, keeps_moments
 
 if TYPE_CHECKING:
@@ -45,7 +44,8 @@ class DAGNaturalGradient(ShownOptimizer):
     the damping, and F_j is the Fisher block of the unit, from the forward passes captured since the last step. A
     forward pass is captured if the module is in training mode, gradients are enabled, :func:`dagfisher.no_capture`
     is not active, and the next step refreshes. Step 0 refreshes; then every `update_every`-th step does, and the
-    steps between reuse what was prepared, without host synchronisation.
+    steps between reuse what was prepared, without host synchronisation. With nothing but ``model.parameters()`` given,
+    damping, length of the step and age of the Fisher are found as training goes.
 
     Args:
         params: ``model.parameters()``, ``model.named_parameters()``, or param groups with any of the settings below.
@@ -60,8 +60,8 @@ class DAGNaturalGradient(ShownOptimizer):
         params: Iterable[Any],
         lr: float = DEFAULTS.lr,
         *,
-        damping: NumberOrSchedule = DEFAULTS.damping,
-        update_every: NumberOrSchedule = DEFAULTS.update_every,
+        damping: NumberOrSchedule | None = DEFAULTS.damping,
+        update_every: NumberOrSchedule | None = DEFAULTS.update_every,
         solver: str = DEFAULTS.solver,
         momentum: float = DEFAULTS.momentum,
         nesterov: bool = DEFAULTS.nesterov,
@@ -224,40 +224,6 @@ class DAGNaturalGradient(ShownOptimizer):
             if wanted is None or id(layer.declaration.module) in wanted:
                 weigh(layer.declaration, layer.recorder, weights)
 
-    def adapt_damping(self, losses: Losses, *, target: float | Sequence[float] = TARGET, least: float = LEAST) -> None:
-        """Adapt the damping to the curvature along the natural gradient; call it between ``backward()`` and ``step()``.
-
-        If the loss curves by more than `target` times what αI + F predicts, the damping α grows, if by less it shrinks,
-        at most by a factor of two. The next refresh takes it. This reads numbers from the device: call it once for each
-        refresh, just before it (``if optimizer.refreshes_within(1)``), not at every step. With a `process_group` each
-        process gives the loss of samples of its own, and their mean decides for all.
-
-        Args:
-            losses: a function that gives the mean loss of a minibatch other than the one of the gradients, with the
-                same random numbers each time; or one such loss for each param group, if each depends on that group
-                alone. It is called without gradients, at the parameters and a short way to either side.
-            target: the curvature that is to be found, over the predicted one; one number, or one for each group.
-            least: the damping does not fall below it.
-        """
-        if any(callable(group["damping"]) for group in self.param_groups):
-            raise SettingError("adapt_damping needs a damping that is a number, not a schedule.")
-        if any(group["maximize"] for group in self.param_groups):
-            raise SettingError(
-                "adapt_damping follows a loss that is minimised; negate the loss instead of maximize=True."
-            )
-        aims = targets(target, len(self.param_groups))
-        with self._full_precision():
-            found = self._naturals()[0]
-            ratios = curvature_ratios(found, losses, self.param_groups, self._process_group)
-        for group, ratio, aim in zip(self.param_groups, ratios, aims, strict=True):
-            # The ratio belongs to the damping that was solved with, however often the damping was adapted since.
-            solved = max((n.damping for n in found if n.layer.group is group), default=plain(group["damping"]))
-            group["damping"] = adapted(solved, ratio, aim, least)
-
-    def refreshes_within(self, steps: int) -> bool:
-        """Whether one of so many steps after the coming one refreshes the Fisher of a layer."""
-        return any(layer.refreshes_within(steps, self._step) for layer in self._layers)
-
     # Steps
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -280,7 +246,7 @@ class DAGNaturalGradient(ShownOptimizer):
                 if not any(values["lr"] for values in settings) and inside_distributed_checkpoint():
                     return loss  # it only asks for a state, which `state_dict` gives; this step must not count
                 late = self._notice_declarations()
-                vectors, whole, fresh = self._vectors(late)
+                vectors, whole, fresh, bounds = self._vectors(late)
                 blamed = partial(blame, vectors, self.param_groups, self._layers, self._names)
                 gates = self._finite.require(vectors, whole, refreshing=bool(fresh), blamed=blamed)
             except Exception:  # raised again; nothing has moved, and what was captured must not reach the next step
@@ -289,8 +255,18 @@ class DAGNaturalGradient(ShownOptimizer):
             first = [layer for layer in fresh if layer.refreshed is None]
             if first:
                 check_scale(first)
-            for layer, fisher in fresh.items():
-                layer.keep(fisher, self._step)
+            self._regions.keep(bounds)
+            for layer, refreshed in fresh.items():
+                if refreshed.failure is None:
+                    layer.keep(refreshed.fisher, self._step)
+                else:
+                    layer.failures += 1
+                    warnings.warn(
+                        f"layer {layer.name}: {refreshed.failure} Its Fisher from step {layer.refreshed} is kept "
+                        f"(refresh {layer.failures} of at most {MOST_KEPT} that may fail in a row).",
+                        DagFisherWarning,
+                        stacklevel=2,
+                    )
             for group, values in zip(self.param_groups, settings, strict=True):
                 for parameters, rule in self._rules([p for p in group["params"] if p in vectors], values):
                     states = [self.state[p] for p in parameters] if keeps_moments(rule) else []
@@ -323,8 +299,8 @@ class DAGNaturalGradient(ShownOptimizer):
 
     def _vectors(
         self, late: set[int] | frozenset[int] = frozenset()
-    ) -> tuple[dict[Tensor, Tensor], list[Tensor], dict[TrainedLayer, Any]]:
-        """The vector of every parameter with a gradient, what they are views of, and fresh inverse Fishers.
+    ) -> tuple[dict[Tensor, Tensor], list[Tensor], dict[TrainedLayer, Refreshed], dict[int, tuple[Tensor, Tensor]]]:
+        """The vector of every parameter with a gradient, witnesses of infinities, fresh Fishers, and the bounds' doing.
 
         Parameters of layers that were declared too `late` for this step follow plain gradients.
         """
@@ -332,33 +308,37 @@ class DAGNaturalGradient(ShownOptimizer):
         vectors: dict[Tensor, Tensor] = {}
         whole: list[Tensor] = []
         found, fresh = self._naturals(late)
-        limit(found)
+        products, bounds = bounded(found)
+        whole.extend(products)
         for layer, _, natural, _ in found:
-            parts = {p: v.to(p.dtype) for p, v in layer.split(natural).items()}
+            parts = layer.split(natural)
+            if natural.dtype != next(iter(parts)).dtype:
+                parts = {p: v.to(p.dtype) for p, v in parts.items()}
+                whole.extend(parts.values())  # half precision may overflow where the natural gradient did not
             vectors.update(parts)
-            # Half precision may overflow where the natural gradient did not.
-            whole.extend([natural] if natural.dtype == next(iter(parts)).dtype else parts.values())
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None and (id(p) not in self._declared or id(p) in late):
                     vectors[p] = p.grad
                     whole.append(p.grad)
-        return vectors, whole, fresh
+        return vectors, whole, fresh, bounds
 
-    def _naturals(self, late: set[int] | frozenset[int] = frozenset()) -> tuple[list[Natural], dict[TrainedLayer, Any]]:
-        """The natural gradients of the layers that have a gradient, and fresh inverse Fishers."""
-        fresh: dict[TrainedLayer, Any] = {}
+    def _naturals(
+        self, late: set[int] | frozenset[int] = frozenset()
+    ) -> tuple[list[Natural], dict[TrainedLayer, Refreshed]]:
+        """The solved gradients of the layers that have one, and fresh inverse Fishers."""
+        fresh: dict[TrainedLayer, Refreshed] = {}
         found: list[Natural] = []
         for layer in self._layers:
-            if late.intersection(map(id, layer.parameters)):
+            if late and late.intersection(map(id, layer.parameters)):
                 continue
             gradient = layer.gradient()
             if gradient is None:
                 continue
             if layer.due(self._step):
                 with blaming(self.param_groups, self._layers, self._names):
-                    fresh[layer], natural = layer.refresh(gradient, self._step, self._process_group)
-                found.append(Natural(layer, gradient, natural, fresh[layer].damping))
+                    fresh[layer] = refreshed = layer.refresh(gradient, self._step, self._process_group)
+                found.append(Natural(layer, gradient, refreshed.solved, refreshed.fisher.damping))
             else:
                 found.append(Natural(layer, gradient, *layer.reuse(gradient)))
         return found, fresh
@@ -384,7 +364,7 @@ class DAGNaturalGradient(ShownOptimizer):
         """The vector of every parameter that has a gradient, as the next step would use it; nothing moves."""
         self._require_layers()
         with self._full_precision():
-            vectors, _, _ = self._vectors()
+            vectors = self._vectors()[0]
             return {p: v.clone() for p, v in vectors.items()}
 
     def fisher_blocks(self, parameter: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from .checkpoint import OWN, add_own_part, read, require_fitting, states_of_laye
 from .guards import FiniteGuard
 from .layer import TrainedLayer
 from .settings import DEFAULTS, NAMES
+from .trust import TrustRegions
 
 
 class SavedOptimizer(torch.optim.Optimizer):
@@ -37,6 +38,7 @@ class SavedOptimizer(torch.optim.Optimizer):
         self._absent: dict[str, Any] | None = None
         self._step = 0
         self._finite = FiniteGuard()
+        self._regions = TrustRegions()
         self._ready = False
 
     @abstractmethod

@@ -74,23 +74,33 @@ _solver = _that(
 )
 
 
+USUAL = 50
+"""The steps that a Fisher is kept, once a training is under way."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
     """What `DAGNaturalGradient` can be told, for all parameters or for a param group."""
 
-    lr: float = setting(1e-2, _rate, "the learning rate")
-    damping: NumberOrSchedule = setting(
-        0.1,
+    lr: float = setting(0.5, _rate, "the learning rate")
+    damping: NumberOrSchedule | None = setting(
+        None,
         _that(
-            "must be a finite number of at least 0 or a callable of the step", lambda v: callable(v) or _is_number(v)
+            "must be a finite number of at least 0, a callable of the step, or None",
+            lambda v: v is None or callable(v) or _is_number(v),
         ),
-        "α, added to the Fisher blocks: a number or a callable of the step, read when the Fisher is refreshed; 0 is "
+        "α, added to the Fisher blocks: None, then each layer finds its own at every refresh, by how well its last "
+        "Fisher predicts the fresh samples; or a number, or a callable of the step, read at every refresh; 0 is "
         "possible where every block is regular and the solver is dense",
     )
-    update_every: NumberOrSchedule = setting(
-        1,
-        _that("must be at least 1 or a callable of the step", lambda v: callable(v) or _is_number(v, 1, math.inf)),
-        "K, the steps that a Fisher is kept: a number or a callable of the step",
+    update_every: NumberOrSchedule | None = setting(
+        None,
+        _that(
+            "must be at least 1, a callable of the step, or None",
+            lambda v: v is None or callable(v) or _is_number(v, 1, math.inf),
+        ),
+        "K, the steps that a Fisher is kept: a number or a callable of the step; None: it is made anew at steps 0, 1, "
+        f"2, 4, 8 and so on, and then every {USUAL} steps",
     )
     solver: str = setting(
         "auto",
@@ -112,16 +122,16 @@ class OptimizerSettings:
     weight_decay: float = setting(0.0, _size, "decoupled weight decay, added after the inverse Fisher")
     l1: float = setting(0.0, _size, "decoupled L1 penalty, added after the inverse Fisher")
     tolerance: float = setting(
-        2e-2,
+        0.3,
         _size,
         "the relative residual ‖g − (αI + F)x‖/‖g‖ of a layer that the conjugate solver may leave when it refreshes; "
         "the number of iterations found then is kept for the steps that reuse",
     )
     trust_region: float | None = setting(
-        None,
+        1.0,
         _that("must be a finite number above 0 or None", lambda v: v is None or (_is_number(v) and plain(v) > 0)),
-        "ε, the most that ½Δᵀ(αI + F)Δ of a step Δ may be over the layers of a param group, or None: a longer natural "
-        "gradient is shortened, so that the divergence ½ΔᵀFΔ of the step is at most ε to second order",
+        "ε, in nats, the most that ½vᵀ(αI + F)v of a natural gradient v may be over the layers of a param group, or "
+        "None: a longer one is shortened, so that the divergence of a step −lr·v is at most lr²·ε to second order",
     )
     window: int = setting(
         1,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..declaration import Declaration
 from .layer import TrainedLayer
 from .saving import SavedOptimizer
+from .settings import plain
 
 
 class ShownOptimizer(SavedOptimizer):
@@ -12,13 +15,41 @@ class ShownOptimizer(SavedOptimizer):
 
     def memory_usage(self) -> dict[str, int]:
         """Bytes that each layer keeps, by its name: its prepared solver and what is staged for the coming step."""
-        usage: dict[str, int] = {}
+        return {name: layer.nbytes() for name, layer in self._named_layers()}
+
+    def diagnostics(self) -> dict[str, Any]:
+        """What the last step did, as plain numbers; reads them from the device.
+
+        Returns:
+            ``step``: the steps taken; ``groups``: for each param group its ``lr``, and, with a trust region, the
+            ``divergence`` of the last step in nats (to second order), the ``factor`` it was shortened by (1: not at
+            all), and how many steps were ``shortened`` so far; ``layers``: for each layer by name its ``damping``,
+            ``solver``, the step at which it was ``refreshed``, ``ratio``, the curvature that fresh samples found at
+            that refresh over the predicted one (None if the damping is given), and ``failures``, refreshes in a row
+            whose blocks could not be inverted.
+        """
+        groups = [{"lr": plain(group["lr"]), **self._regions.described(group)} for group in self.param_groups]
+        layers = {
+            name: {
+                "damping": None if layer.fisher is None else layer.fisher.damping,
+                "solver": layer.solver,
+                "refreshed": layer.refreshed,
+                "ratio": layer.ratio,
+                "failures": layer.failures,
+            }
+            for name, layer in self._named_layers()
+        }
+        return {"step": self._step, "groups": groups, "layers": layers}
+
+    def _named_layers(self) -> list[tuple[str, TrainedLayer]]:
+        """The layers with names that differ."""
+        found: dict[str, TrainedLayer] = {}
         for layer in self._layers:
             name, copies = layer.name.strip("'"), 1
-            while (label := name if copies == 1 else f"{name} ({copies})") in usage:
+            while (label := name if copies == 1 else f"{name} ({copies})") in found:
                 copies += 1
-            usage[label] = layer.nbytes()
-        return usage
+            found[label] = layer
+        return list(found.items())
 
     def __repr__(self) -> str:
         lines = [f"DAGNaturalGradient (step {self._step})"]

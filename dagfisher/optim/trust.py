@@ -1,19 +1,20 @@
-"""A bound on how far one step may change the distribution."""
+"""From solved gradients to natural gradients, and a bound on how far one step may change the distribution."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import SettingError
 from .layer import TrainedLayer
 from .settings import plain
 
 
 class Natural(NamedTuple):
-    """A layer's gradient g, and its natural gradient v = (1 + α)(αI + F)⁻¹ g."""
+    """A layer's gradient g and x = (αI + F)⁻¹ g, which `bounded` turns into the natural gradient (1 + α) x."""
 
     layer: TrainedLayer
     gradient: Tensor
@@ -21,29 +22,84 @@ class Natural(NamedTuple):
     damping: float
 
 
-def limit(found: list[Natural]) -> None:
-    """Shorten, in place, the natural gradients of each group whose step would pass its `trust_region`.
+@dataclass
+class Bound:
+    """What the trust region of one param group has done."""
 
-    For the step Δ = −lr·v the solve has given Δᵀ(αI + F)Δ = lr² (1 + α) v·g, which is at least ΔᵀFΔ; half of it is the
-    Kullback-Leibler divergence of the step to second order. No host synchronisation.
+    divergence: Tensor
+    """Of the last whole step, at a rate of 1 and before it was shortened, in nats."""
+    factor: Tensor
+    """What the last step was shortened by, at most 1."""
+    shortened: Tensor
+    """How many steps were shortened."""
+
+
+def bounded(found: list[Natural]) -> tuple[list[Tensor], dict[int, tuple[Tensor, Tensor]]]:
+    """Turn each vector, in place, into the natural gradient, shortened where a group's would pass its bound.
+
+    For v = (1 + α) x the solve has given vᵀ(αI + F)v = (1 + α)² x·g, which is at least vᵀFv; half of it is the
+    Kullback-Leibler divergence of the whole step −v to second order. A step −lr·v then has at most lr² of the bound, so
+    that a falling rate makes steps shorter. A rate above 1 makes the bound smaller. No host synchronisation.
+
+    Units of deterministic layers act together with those after them, which unit-wise blocks leave out. By the
+    inequality of Cauchy and Schwarz m + 1 layers that act together change the outputs by at most m + 1 times the sum of
+    what each does; so with m deterministic layers in a group that many times the sum counts.
+
+    Returns:
+        x·g of each layer, which is not finite if an entry of its vector is not; and the divergence of the whole step
+        and the factor of each group with a trust region, by the id of the group.
     """
-    groups: dict[int, list[Natural]] = {}
-    for natural in found:
-        layer = natural.layer
-        if layer.group["trust_region"] is None:
-            continue
-        if any(group["lr"] != layer.group["lr"] for group in layer.groups):
-            raise SettingError(
-                f"layer {layer.name}: its weight and bias have different learning rates, so that a trust_region cannot "
-                f"be kept; give both the same, or no trust_region."
-            )
-        groups.setdefault(id(layer.group), []).append(natural)
-    for members in groups.values():
-        group = members[0].layer.group
-        device = members[0].vector.device
-        parts = [((1 + m.damping) * (m.gradient * m.vector).sum()).to(device).float() for m in members]
-        divergence = 0.5 * plain(group["lr"]) ** 2 * torch.stack(parts).sum()
+    products = [torch.dot(m.gradient.reshape(-1), m.vector.reshape(-1)) for m in found]
+    groups: dict[int, list[int]] = {}
+    for i, m in enumerate(found):
+        if m.layer.group["trust_region"] is None:
+            m.vector.mul_(1 + m.damping)
+        else:
+            groups.setdefault(id(m.layer.group), []).append(i)
+    steps = {}
+    for key, members in groups.items():
+        group, device = found[members[0]].layer.group, found[members[0]].vector.device
+        together = 1 + sum(found[i].layer.deterministic for i in members)
+        rate = max(1.0, *(plain(each["lr"]) for i in members for each in found[i].layer.groups))
+        growths = tuple(1 + found[i].damping for i in members)
+        halves = tuple(0.5 * together * (rate * growth) ** 2 for growth in growths)
+        forms = torch.stack([products[i].to(device, torch.float32) for i in members])
+        divergence = forms @ _on_device(halves, device)
         # A divergence that is zero, or by rounding less, leaves the step as it is.
-        factor = (plain(group["trust_region"]) / divergence.clamp_min(1e-30)).sqrt().clamp_max(1.0)
-        for m in members:
-            m.vector.mul_(factor.to(m.vector))
+        factor = (plain(group["trust_region"]) / divergence.clamp_min(1e-30)).sqrt_().clamp_max_(1.0)
+        steps[key] = (divergence / rate**2, factor)
+        for i, scale in zip(members, (_on_device(growths, device) * factor).unbind(), strict=True):
+            vector = found[i].vector
+            vector.mul_(scale if scale.device == vector.device else scale.to(vector.device))
+    return products, steps
+
+
+@lru_cache(maxsize=64)
+def _on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """The numbers as a tensor; those of steps that reuse a Fisher at one rate are sent once."""
+    return torch.tensor(numbers, dtype=torch.float32, device=device)
+
+
+class TrustRegions:
+    """The bounds of an optimizer's groups, for its diagnostics."""
+
+    def __init__(self) -> None:
+        self._bounds: dict[int, Bound] = {}
+
+    def keep(self, steps: dict[int, tuple[Tensor, Tensor]]) -> None:
+        """Note a step that was taken; never waits for the device."""
+        for key, (divergence, factor) in steps.items():
+            before = self._bounds.get(key)
+            shortened = (factor < 1).long()
+            if before is not None and before.shortened.device == shortened.device:
+                shortened = shortened + before.shortened
+            self._bounds[key] = Bound(divergence, factor, shortened)
+
+    def described(self, group: dict[str, Any]) -> dict[str, float]:
+        """Divergence and factor of the group's last step, and how many steps were shortened; reads the device."""
+        bound = self._bounds.get(id(group))
+        if bound is None:
+            return {}
+        divergence, factor = torch.stack([bound.divergence, bound.factor]).tolist()
+        length = plain(group["lr"]) * factor
+        return {"divergence": divergence * length**2, "factor": factor, "shortened": int(bound.shortened)}

@@ -10,6 +10,9 @@ One product with every block is two matrix products, Y = αX + ((X Pᵀ) ∘ q�
    diagonal. Its leading directions may be solved exactly for every unit; the rest by the exact diagonal. For many
    rows and few uses only the leading part of that basis is computed, by subspace iteration.
 
+Where what is prepared serves several steps, a narrower solver is tried first: the leading directions exactly, and one
+number for each unit outside them. If that meets the tolerance, there are no iterations and no whole basis.
+
 What this gives is the preconditioner; the number of iterations that the tolerance needs is found when preparing and
 kept, so that later solves never ask the host.
 """
@@ -32,6 +35,8 @@ DROP_SHARE = 0.2
 """The part of the tolerance that left-out rows may use up."""
 _WORTH_SELECTING = 2**14
 """Numbers of a solution above which setting converged units aside saves time."""
+NARROW = 48
+"""Exactly solved directions that are expected where what is prepared serves several steps."""
 PARTIAL = 32
 """Directions of a partial basis."""
 
@@ -69,6 +74,9 @@ class Conjugate(Solver):
         if full_basis(n, size, blocks, update_every, known):
             prepare += known.eigh * size**3
         solve = 6 * iteration
+        if update_every > 1 and size > NARROW:  # what a loose tolerance needs is seldom more
+            solve = known.stored * blocks * NARROW**2 + 2.0 * units * d * NARROW + 2 * known.operation
+            prepare += blocks * NARROW**2 * (n + known.small_inverse * NARROW)
         kept = 0
         for corner in (c for c in _CORNERS if c < size and blocks * c**2 <= MOST_KEPT):
             extra = blocks * corner**2 * (n + known.small_inverse * corner)
@@ -83,15 +91,21 @@ class Conjugate(Solver):
     @classmethod
     def begin(cls, problem: RowProblem) -> tuple[Conjugate, Tensor]:
         alpha = problem.damping
-        rows, weights = drop_rows(problem)
+        kept, weights = drop_rows(problem)
+        size, known = min(kept.shape), rates(kept.device)
+        whole = full_basis(len(kept), size, problem.blocks, problem.update_every, known)
+        if problem.update_every > 1 and not whole:
+            narrow = cls._narrow(problem, kept, weights)
+            if narrow is not None:
+                return narrow, narrow.solve(problem.gradient)
+        rows = kept
         basis: Tensor | None = None
         if rows.shape[0] < rows.shape[1]:
             basis, triangle = torch.linalg.qr(rows.T)
             rows = triangle.T.contiguous()
         gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
         directions = remainder = None
-        known = rates(rows.device)
-        if full_basis(rows.shape[0], rows.shape[1], problem.blocks, problem.update_every, known):
+        if whole:
             rotation = eigenvectors(gram).flip(1)
             basis = rotation if basis is None else basis @ rotation
             rows = rows @ rotation
@@ -110,34 +124,111 @@ class Conjugate(Solver):
         guide = inside if tells else typical_gradient(rows, len(inside))
         rounding = torch.finfo(problem.gradient.dtype).eps
         goal = max((1 - DROP_SHARE) * problem.tolerance, rounding) * (length if tells else float(guide.norm()))
-        solver.iterations, solution = solver._calibrate(guide, goal)
-        if directions is None and problem.update_every > 1:
-            solver, solution = solver._with_best_corner(guide, solution, goal, problem.update_every)
-        if not tells:
+        if directions is not None or problem.update_every == 1:
+            solver.iterations, solution = solver._calibrate(guide, goal)
+        else:
+            solver, solution = solver._cheapest(guide, goal, problem.update_every, kept)
+        if not tells or solver.directions is not directions:
             return solver, solver.solve(problem.gradient)
         return solver, solver._leave_basis(problem.gradient, inside, solution)
 
-    def _with_best_corner(
-        self, gradient: Tensor, solution: Tensor, goal: float, update_every: int
-    ) -> tuple[Conjugate, Tensor]:
-        """The solver with that number of exactly solved leading directions which makes a step cheapest."""
+    def _cheapest(self, gradient: Tensor, goal: float, update_every: int, kept: Tensor) -> tuple[Conjugate, Tensor]:
+        """The solver with that number of exactly solved leading directions which makes a step cheapest.
+
+        The other directions are solved by their diagonal, or, where the goal allows it, all by their mean: then there
+        is no iteration, and nothing is ever turned into the whole basis.
+        """
         n, size = self.rows.shape
-        units, blocks = gradient.shape[0], self.weights.shape[0]
+        units, blocks, parents = gradient.shape[0], self.weights.shape[0], kept.shape[1]
         known = rates(gradient.device)
         iteration = 2.0 * units * n * size + OPERATIONS * known.operation
-        best, best_solution, best_cost = self, solution, self.iterations * iteration
+        turn = 0.0 if self.basis is None else 2.0 * units * self.basis.numel()
+        self.iterations, solution = self._calibrate(gradient, goal)
+        best, best_solution, best_cost = self, solution, turn + self.iterations * iteration
         for corner in [c for c in _CORNERS if c < size] + [size]:
             prepare = blocks * corner**2 * (n + known.small_inverse * corner) / update_every
             cost = prepare + known.stored * blocks * corner**2
-            if cost >= best_cost or blocks * corner**2 > MOST_KEPT:
+            narrow = cost + 2.0 * units * parents * corner
+            if min(cost + turn, narrow) >= best_cost or blocks * corner**2 > MOST_KEPT:
                 break
             blocks_here = gram_blocks(self.rows[:, :corner], self.weights.T, self.damping)
             candidate = dataclasses.replace(self, leading=spd_inverse(blocks_here, jitter=True))
+            if narrow < best_cost and candidate._mean_suffices(gradient, goal, parents):
+                best, best_cost = candidate._narrowed(kept), narrow
+                continue
             candidate.iterations, found = candidate._calibrate(gradient, goal)
-            cost += candidate.iterations * iteration
+            cost += turn + candidate.iterations * iteration
             if cost < best_cost:
                 best, best_solution, best_cost = candidate, found, cost
         return best, best_solution
+
+    def _outside(self, corner: int, parents: int) -> Tensor:
+        """The inverse of the mean of α + F_j outside the leading directions, (blocks × 1)."""
+        rest = self.weights @ self.rows[:, corner:].square().sum(1, keepdim=True)
+        return rest.div_(max(parents - corner, 1)).add_(self.damping).reciprocal_()
+
+    def _mean_suffices(self, gradient: Tensor, goal: float, parents: int) -> bool:
+        """Whether the goal is met if all that is outside the exactly solved directions is solved by its mean."""
+        assert self.leading is not None
+        corner = self.leading.shape[1]
+        solution = gradient * self._outside(corner, parents)
+        solution[:, :corner] = left_multiply(gradient[:, :corner], self.leading)
+        return float((gradient - self._product(solution)).norm()) <= goal
+
+    def _narrowed(self, kept: Tensor) -> Conjugate:
+        """The same, with the mean outside the exactly solved directions, in the coordinates of the parents."""
+        assert self.leading is not None
+        corner, parents = self.leading.shape[1], kept.shape[1]
+        basis = torch.eye(parents, dtype=kept.dtype, device=kept.device) if self.basis is None else self.basis
+        return dataclasses.replace(
+            self,
+            rows=kept,
+            basis=None,
+            diagonal=self.diagonal[:, :corner].contiguous(),
+            directions=basis[:, :corner].contiguous(),
+            remainder=self._outside(corner, parents),
+            iterations=0,
+        )
+
+    @classmethod
+    def _narrow(cls, problem: RowProblem, rows: Tensor, weights: Tensor) -> Conjugate | None:
+        """A solver without iterations: some leading directions exactly, all that is outside by its mean for each unit.
+
+        None if the tolerance needs so many directions that iterating should be cheaper.
+        """
+        n, d = rows.shape
+        units, blocks, known = len(problem.gradient), problem.blocks, rates(rows.device)
+        spare = 2 * (2.0 * units * n * min(n, d) + OPERATIONS * known.operation) + 2.0 * units * d * min(n, d)
+        gram: Tensor | None = None
+        for corner in sorted({*(c for c in _CORNERS if c < min(n, d)), *([n] if n < d else [])}):
+            prepare = blocks * corner**2 * (n + known.small_inverse * corner) / problem.update_every
+            cost = prepare + known.stored * blocks * corner**2 + 2.0 * units * d * corner
+            if cost >= spare or blocks * corner**2 > MOST_KEPT:
+                return None
+            if gram is None:
+                gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
+                guide = problem.gradient
+                met, length, size = torch.stack([(guide @ gram).norm(), guide.norm(), gram.norm()]).tolist()
+                if met <= 1e-6 * length * size:
+                    guide = typical_gradient(rows, units)
+                    length = float(guide.norm())
+                goal = max((1 - DROP_SHARE) * problem.tolerance, torch.finfo(rows.dtype).eps) * length
+            solver = cls._along(leading_directions(gram, corner), rows, weights, problem.damping)
+            if float((guide - solver._product(solver._precondition(guide))).norm()) <= goal:
+                return solver
+        return None
+
+    @classmethod
+    def _along(cls, directions: Tensor, rows: Tensor, weights: Tensor, damping: float) -> Conjugate:
+        """The solver that is exact along these directions and takes the mean of α + F_j for all others."""
+        along = rows @ directions
+        corners = gram_blocks(along, weights, damping)
+        outside = (rows.square().sum(1) - along.square().sum(1)).clamp_min_(0)
+        rest = (weights.T @ outside.unsqueeze(1)).div_(rows.shape[1] - directions.shape[1])
+        diagonal = corners.diagonal(dim1=1, dim2=2).reciprocal()
+        leading = spd_inverse(corners, jitter=True)
+        remainder = rest.add_(damping).reciprocal_()
+        return cls(rows, weights.T.contiguous(), None, diagonal, leading, directions, remainder, damping, 0)
 
     def solve(self, gradient: Tensor) -> Tensor:
         inside = gradient if self.basis is None else gradient @ self.basis
@@ -166,8 +257,9 @@ class Conjugate(Solver):
         if self.directions is not None:
             assert self.remainder is not None
             along = residual @ self.directions
-            along.mul_(self.diagonal - self.remainder)
-            return torch.addmm(residual * self.remainder, along, self.directions.T)
+            solved = along * self.diagonal if self.leading is None else left_multiply(along, self.leading)
+            solved.addcmul_(along, self.remainder, value=-1)
+            return (residual * self.remainder).addmm_(solved, self.directions.T)
         result = residual * self.diagonal
         if self.leading is not None:
             corner = self.leading.shape[1]
@@ -188,7 +280,7 @@ class Conjugate(Solver):
 
         Units that have converged are set aside; only the others go on.
         """
-        if self.leading is not None:
+        if self.leading is not None or self.directions is None:
             solution = self._precondition(gradient)
             if float((gradient - self._product(solution)).norm()) <= goal:
                 return 0, solution
@@ -280,10 +372,10 @@ def typical_gradient(rows: Tensor, units: int) -> Tensor:
     return mix @ rows
 
 
-def leading_directions(gram: Tensor) -> Tensor:
+def leading_directions(gram: Tensor, count: int = PARTIAL) -> Tensor:
     """An orthonormal basis close to the leading eigenvectors of the Gram matrix, by two subspace iterations."""
     generator = torch.Generator(device=gram.device).manual_seed(0)
-    start = torch.randn(gram.shape[0], PARTIAL, generator=generator, device=gram.device, dtype=gram.dtype)
+    start = torch.randn(gram.shape[0], count, generator=generator, device=gram.device, dtype=gram.dtype)
     subspace = torch.linalg.qr(gram @ start).Q
     subspace = torch.linalg.qr(gram @ subspace).Q
     rotated: Tensor = subspace @ eigenvectors(subspace.T @ gram @ subspace)

@@ -21,7 +21,7 @@ class Rates:
     """Starting one operation, which decides for small layers."""
 
 
-_CPU = Rates(eigh=45.0, small_inverse=30.0, stored=10.0, operation=5e5)
+_CPU = Rates(eigh=45.0, small_inverse=30.0, stored=16.0, operation=5e5)
 """Measured on two cores with AVX2 (`python benchmarks/solvers.py`)."""
 
 _ACCELERATOR = Rates(eigh=400.0, small_inverse=60.0, stored=20.0, operation=5e7)
