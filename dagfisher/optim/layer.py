@@ -39,7 +39,7 @@ from ..solvers import SOLVERS
 from .damping import LARGEST, adapted, first_damping, predictions
 from .distributed import share_rows
 from .matrix import LayerMatrix
-from .settings import USUAL
+from .settings import AUTO, USUAL, chosen
 
 MOST_KEPT = 5
 """Refreshes in a row that may fail before a step raises; until then the Fisher before them is kept."""
@@ -135,8 +135,8 @@ class TrainedLayer(LayerMatrix):
         self._latest = []
 
     def _update_every(self, step: int) -> float:
-        k = self.group["update_every"]
-        if k is None:  # as long as the training before the last refresh, since everything changes at first
+        k = chosen(self.group, "update_every")
+        if k == AUTO:  # as long as the training before the last refresh, since everything changes at first
             return float(min(USUAL, max(1, self.refreshed or 0)))
         value = k(step) if callable(k) else k
         number = _number(value)
@@ -147,7 +147,7 @@ class TrainedLayer(LayerMatrix):
     def _damping(self, step: int, segments: list[Segment], gradient: Tensor | None) -> float:
         """α of a refresh: as it is set, or as the samples of this refresh say."""
         alpha = self.group["damping"]
-        if alpha is None:
+        if alpha == AUTO:
             if self.fisher is None or self._layout != self.layout():
                 return first_damping(segments)
             if gradient is None:
@@ -223,7 +223,7 @@ class TrainedLayer(LayerMatrix):
                 raise ShapeError("its gradient does not fit its captured parents; were its parameters replaced?")
             damping = self._damping(step, segments, gradient)
             failure: SingularBlockError | None = None
-            for factor in RETRIES if self.group["damping"] is None else (1.0,):
+            for factor in RETRIES if self.group["damping"] == AUTO else (1.0,):
                 try:
                     fisher, solved = self._begin(segments, gradient, min(factor * damping, LARGEST), step)
                     return Refreshed(fisher, solved, None)
@@ -240,13 +240,14 @@ class TrainedLayer(LayerMatrix):
     def _begin(
         self, segments: list[Segment], gradient: Tensor, damping: float, step: int
     ) -> tuple[LayerFisher, Tensor]:
-        uses = min(USUAL, max(1, step)) if self.group["update_every"] is None else self._update_every(step)
+        automatic = chosen(self.group, "update_every") == AUTO
+        uses = min(USUAL, max(1, step)) if automatic else self._update_every(step)
         return LayerFisher.begin(
             segments,
             gradient,
             damping=damping,
             solver=self.group["solver"],
-            tolerance=self.group["tolerance"],
+            tolerance=chosen(self.group, "tolerance"),
             update_every=int(min(uses, 10**6)),
         )
 

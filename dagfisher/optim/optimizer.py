@@ -44,8 +44,11 @@ class DAGNaturalGradient(ShownOptimizer):
     the damping, and F_j is the Fisher block of the unit, from the forward passes captured since the last step. A
     forward pass is captured if the module is in training mode, gradients are enabled, :func:`dagfisher.no_capture`
     is not active, and the next step refreshes. Step 0 refreshes; then every `update_every`-th step does, and the
-    steps between reuse what was prepared, without host synchronisation. With nothing but ``model.parameters()`` given,
-    damping, length of the step and age of the Fisher are found as training goes.
+    steps between reuse what was prepared, without host synchronisation.
+
+    ``DAGNaturalGradient(model.parameters())`` looks after itself: each layer finds its damping, a trust region bounds
+    the length of steps, momentum averages them. Give a damping, and a step is the formula above and nothing else,
+    unless other settings say so.
 
     Args:
         params: ``model.parameters()``, ``model.named_parameters()``, or param groups with any of the settings below.
@@ -60,16 +63,16 @@ class DAGNaturalGradient(ShownOptimizer):
         params: Iterable[Any],
         lr: float = DEFAULTS.lr,
         *,
-        damping: NumberOrSchedule | None = DEFAULTS.damping,
-        update_every: NumberOrSchedule | None = DEFAULTS.update_every,
+        damping: NumberOrSchedule = DEFAULTS.damping,
+        update_every: NumberOrSchedule = DEFAULTS.update_every,
         solver: str = DEFAULTS.solver,
-        momentum: float = DEFAULTS.momentum,
+        momentum: float | str = DEFAULTS.momentum,
         nesterov: bool = DEFAULTS.nesterov,
         betas: tuple[float, float] | None = DEFAULTS.betas,
         weight_decay: float = DEFAULTS.weight_decay,
         l1: float = DEFAULTS.l1,
-        tolerance: float = DEFAULTS.tolerance,
-        trust_region: float | None = DEFAULTS.trust_region,
+        tolerance: float | str = DEFAULTS.tolerance,
+        trust_region: float | str | None = DEFAULTS.trust_region,
         window: int = DEFAULTS.window,
         window_decay: float = DEFAULTS.window_decay,
         loss_reduction: str = DEFAULTS.loss_reduction,
@@ -354,7 +357,8 @@ class DAGNaturalGradient(ShownOptimizer):
 
     def _begin_moments(self) -> None:
         for group in self.param_groups:
-            for parameters, rule in self._rules([p for p in group["params"] if p.requires_grad], group):
+            settings = validate(group)
+            for parameters, rule in self._rules([p for p in group["params"] if p.requires_grad], settings):
                 if keeps_moments(rule):
                     begin_moments([p.detach() for p in parameters], [self.state[p] for p in parameters], rule)
 

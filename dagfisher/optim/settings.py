@@ -14,8 +14,11 @@ from .._settings import LARGEST_RATE, Convert, setting, settings_of
 from ..errors import SettingError
 from ..solvers import solver_names
 
-NumberOrSchedule = float | Callable[[int], float]
-"""A number, or a callable of the step."""
+NumberOrSchedule = float | str | Callable[[int], float]
+"""A number, a callable of the step, or "auto"."""
+
+AUTO = "auto"
+"""What a setting is if nobody gives it: it then depends on the damping."""
 
 UNDECLARED = ("sgd", "adam", "error")
 
@@ -77,30 +80,55 @@ _solver = _that(
 USUAL = 50
 """The steps that a Fisher is kept, once a training is under way."""
 
+BY_ITSELF = {"momentum": 0.8, "trust_region": 4.0, "tolerance": 0.3, "update_every": AUTO}
+"""What "auto" means where the damping is found: the optimizer looks after the length of its steps."""
+BY_FORMULA = {"momentum": 0.0, "trust_region": None, "tolerance": 0.02, "update_every": 1}
+"""What "auto" means where a damping is given: a step is −lr(1 + α)(αI + F)⁻¹g, and nothing else."""
+
+
+def chosen(group: Mapping[str, Any], name: str) -> Any:
+    """The value of a setting of a param group, where "auto" is what goes with its damping."""
+    value = group[name]
+    if isinstance(value, str) and value == AUTO and name in BY_ITSELF:
+        found = group["damping"] == AUTO if isinstance(group["damping"], str) else False
+        value = (BY_ITSELF if found else BY_FORMULA)[name]
+        if name == "momentum" and group["betas"] is not None:
+            value = 0.0
+    return value
+
+
+def _or_auto(check: Convert) -> Convert:
+    """The same check, which lets "auto" pass."""
+    return lambda name, value: value if isinstance(value, str) and value == AUTO else check(name, value)
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
     """What `DAGNaturalGradient` can be told, for all parameters or for a param group."""
 
-    lr: float = setting(0.5, _rate, "the learning rate")
-    damping: NumberOrSchedule | None = setting(
-        None,
-        _that(
-            "must be a finite number of at least 0, a callable of the step, or None",
-            lambda v: v is None or callable(v) or _is_number(v),
+    lr: float = setting(0.2, _rate, "the learning rate")
+    damping: NumberOrSchedule = setting(
+        AUTO,
+        _or_auto(
+            _that(
+                "must be a finite number of at least 0, a callable of the step, or 'auto'",
+                lambda v: callable(v) or _is_number(v),
+            )
         ),
-        "α, added to the Fisher blocks: None, then each layer finds its own at every refresh, by how well its last "
-        "Fisher predicts the fresh samples; or a number, or a callable of the step, read at every refresh; 0 is "
-        "possible where every block is regular and the solver is dense",
+        "α, added to the Fisher blocks. auto: each layer finds its own at every refresh, by how well its last Fisher "
+        "predicts the fresh samples. Or a number, or a callable of the step, read at every refresh; 0 is possible where "
+        "every block is regular and the solver is dense",
     )
-    update_every: NumberOrSchedule | None = setting(
-        None,
-        _that(
-            "must be at least 1, a callable of the step, or None",
-            lambda v: v is None or callable(v) or _is_number(v, 1, math.inf),
+    update_every: NumberOrSchedule = setting(
+        AUTO,
+        _or_auto(
+            _that(
+                "must be at least 1, a callable of the step, or 'auto'",
+                lambda v: callable(v) or _is_number(v, 1, math.inf),
+            )
         ),
-        "K, the steps that a Fisher is kept: a number or a callable of the step; None: it is made anew at steps 0, 1, "
-        f"2, 4, 8 and so on, and then every {USUAL} steps",
+        "K, the steps that a Fisher is kept: a number or a callable of the step. auto: it is made anew at steps 0, 1, 2, "
+        f"4, 8 and so on, and then every {USUAL} steps; with a given damping at every step",
     )
     solver: str = setting(
         "auto",
@@ -108,10 +136,11 @@ class OptimizerSettings:
         "how the blocks are solved: auto (the least expected cost, see choose_solver), dense, woodbury, conjugate, "
         "diagonal (an approximation), or one of your own",
     )
-    momentum: float = setting(
-        0.0,
-        _that("must be in [0, 1)", lambda v: _is_number(v, below=1), shown=False),
-        "of the natural gradient, as in torch.optim.SGD",
+    momentum: float | str = setting(
+        AUTO,
+        _or_auto(_that("must be in [0, 1)", lambda v: _is_number(v, below=1), shown=False)),
+        f"of the natural gradient, as in torch.optim.SGD (auto: {BY_ITSELF['momentum']}; with a given damping, or with "
+        "betas, 0)",
     )
     nesterov: bool = setting(False, lambda name, value: value, "look ahead along the momentum, as in torch.optim.SGD")
     betas: tuple[float, float] | None = setting(
@@ -121,17 +150,21 @@ class OptimizerSettings:
     )
     weight_decay: float = setting(0.0, _size, "decoupled weight decay, added after the inverse Fisher")
     l1: float = setting(0.0, _size, "decoupled L1 penalty, added after the inverse Fisher")
-    tolerance: float = setting(
-        0.3,
-        _size,
+    tolerance: float | str = setting(
+        AUTO,
+        _or_auto(_size),
         "the relative residual ‖g − (αI + F)x‖/‖g‖ of a layer that the conjugate solver may leave when it refreshes; "
-        "the number of iterations found then is kept for the steps that reuse",
+        "the number of iterations found then is kept for the steps that reuse "
+        f"(auto: {BY_ITSELF['tolerance']}; with a given damping {BY_FORMULA['tolerance']})",
     )
-    trust_region: float | None = setting(
-        1.0,
-        _that("must be a finite number above 0 or None", lambda v: v is None or (_is_number(v) and plain(v) > 0)),
+    trust_region: float | str | None = setting(
+        AUTO,
+        _or_auto(
+            _that("must be a finite number above 0 or None", lambda v: v is None or (_is_number(v) and plain(v) > 0))
+        ),
         "ε, in nats, the most that ½vᵀ(αI + F)v of a natural gradient v may be over the layers of a param group, or "
-        "None: a longer one is shortened, so that the divergence of a step −lr·v is at most lr²·ε to second order",
+        "None: a longer one is shortened, so that the divergence of a step −lr·v is at most lr²·ε to second order "
+        f"(auto: {BY_ITSELF['trust_region']:g}; with a given damping none)",
     )
     window: int = setting(
         1,
@@ -170,7 +203,10 @@ NAMES = tuple(entry.name for entry in _ENTRIES)
 
 
 def validate(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a param group as Python numbers; raises a sentence for the first that is out of range."""
+    """The settings of a param group as Python numbers, "auto" replaced; raises a sentence for the first that cannot be.
+
+    A damping, and with it an interval of refreshes, that is "auto" stays so.
+    """
     refuse(group)
     settings = {}
     for entry in _ENTRIES:
@@ -179,6 +215,7 @@ def validate(group: Mapping[str, Any]) -> dict[str, Any]:
             raise SettingError(f"Tensor {entry.name} must be 1-element, not of shape {tuple(value.shape)}.")
         entry.convert(entry.name, value)
         settings[entry.name] = plain(value)
+    settings.update({name: chosen(settings, name) for name in BY_ITSELF})
     if settings["nesterov"] and not settings["momentum"] > 0:
         raise SettingError("nesterov needs momentum > 0.")
     if settings["betas"] is not None:

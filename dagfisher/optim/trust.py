@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .layer import TrainedLayer
-from .settings import plain
+from .settings import chosen, plain
 
 
 class Natural(NamedTuple):
@@ -52,7 +52,7 @@ def bounded(found: list[Natural]) -> tuple[list[Tensor], dict[int, tuple[Tensor,
     products = [torch.dot(m.gradient.reshape(-1), m.vector.reshape(-1)) for m in found]
     groups: dict[int, list[int]] = {}
     for i, m in enumerate(found):
-        if m.layer.group["trust_region"] is None:
+        if chosen(m.layer.group, "trust_region") is None:
             m.vector.mul_(1 + m.damping)
         else:
             groups.setdefault(id(m.layer.group), []).append(i)
@@ -66,7 +66,7 @@ def bounded(found: list[Natural]) -> tuple[list[Tensor], dict[int, tuple[Tensor,
         forms = torch.stack([products[i].to(device, torch.float32) for i in members])
         divergence = forms @ _on_device(halves, device)
         # A divergence that is zero, or by rounding less, leaves the step as it is.
-        factor = (plain(group["trust_region"]) / divergence.clamp_min(1e-30)).sqrt_().clamp_max_(1.0)
+        factor = (plain(chosen(group, "trust_region")) / divergence.clamp_min(1e-30)).sqrt_().clamp_max_(1.0)
         steps[key] = (divergence / rate**2, factor)
         for i, scale in zip(members, (_on_device(growths, device) * factor).unbind(), strict=True):
             vector = found[i].vector
