@@ -120,22 +120,19 @@ def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
         return make()
 
 
-def optimizer_for(
-    model: nn.Module, rules: dict[Any, Any], make_optimizer: MakeOptimizer
-) -> tuple[torch.optim.Optimizer, bool]:
-    """The optimizer of a model that is declared while it is built, and whether it follows natural gradients.
+def optimizer_for(model: nn.Module, rules: dict[Any, Any], make_optimizer: MakeOptimizer) -> torch.optim.Optimizer:
+    """The optimizer of a model, which is declared by the rules for a natural one.
 
-    If it does not, the model is as if nobody had declared it: rivals have no hooks to pay for.
+    With any other it is as if nobody had declared it: rivals have no hooks to pay for.
     """
     with contextlib.redirect_stdout(io.StringIO()):  # the table of what was declared
         dagfisher.declare_model(model, rules)
     optimizer = make_optimizer([{"params": list(model.parameters())}])
-    natural = isinstance(optimizer, DAGNaturalGradient)
-    if not natural:
+    if not isinstance(optimizer, DAGNaturalGradient):
         for module in model.modules():
             with contextlib.suppress(DeclarationError):  # not a layer, or undeclared with its other head
                 dagfisher.undeclare(module)
-    return optimizer, natural
+    return optimizer
 
 
 @functools.cache

@@ -83,7 +83,7 @@ class RegressionLearner(Learner):
         nn.init.zeros_(layer.weight)
         with torch.no_grad():
             layer.bias.copy_(y.mean(0).log() if family == "poisson" else torch.zeros_like(layer.bias))
-        optimizer, _ = optimizer_for(model, {nn.Linear: family}, make_optimizer)
+        optimizer = optimizer_for(model, {nn.Linear: family}, make_optimizer)
         super().__init__(model, optimizer, len(x))
         self.batches = shuffled(x, y, batch.size, seed)
 

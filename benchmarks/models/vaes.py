@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dagfisher import DAGNaturalGradient
+
 from .common import (
     BatchSetting,
     Learner,
@@ -92,7 +94,7 @@ class VAELearner(Learner):
         seed: int,
         judged: int,
     ) -> None:
-        optimizer, self.natural = optimizer_for(model, rules_for(model), make_optimizer)
+        optimizer = optimizer_for(model, rules_for(model), make_optimizer)
         images = load(*data)
         super().__init__(model, optimizer, len(images.train))
         self.vae, self.data, self.judged = model, data, judged
@@ -101,13 +103,7 @@ class VAELearner(Learner):
 
     def _learn(self) -> tuple[Tensor, int]:
         x = shaped(next(self.batches), self.vae.shape)
-        bound = self.vae.bound(x, self.generator)
-        self.optimizer.zero_grad()
-        if self.natural:
-            self.optimizer.sample_fisher(self.generator)  # type: ignore[attr-defined]
-        (-bound).backward()
-        self.optimizer.step()
-        return bound.detach(), len(x)
+        return learn(self.vae, self.optimizer, x, self.generator), len(x)
 
     def _evaluate(self, split: str) -> float:
         generator = stream(split)
@@ -116,6 +112,17 @@ class VAELearner(Learner):
         for part in images.split(500):
             total += len(part) * float(self.vae.bound(shaped(part, self.vae.shape), generator))
         return total / len(images)
+
+
+def learn(model: VAE, optimizer: torch.optim.Optimizer, x: Tensor, generator: torch.Generator) -> Tensor:
+    """One training step of a VAE; gives the bound of the minibatch before it."""
+    bound = model.bound(x, generator)
+    optimizer.zero_grad()
+    if isinstance(optimizer, DAGNaturalGradient):
+        optimizer.sample_fisher(generator)
+    (-bound).backward()
+    optimizer.step()
+    return bound.detach()
 
 
 def rules_for(model: VAE) -> dict[Any, Any]:
