@@ -31,6 +31,8 @@ from models import MODELS, Model, named
 from rivals import LABELS, METHODS, methods, rates
 from timed_run import Spec, final_value, natural_settings, run
 
+from dagfisher.datasets import DataError
+
 RESULTS = Path(__file__).parent / "results"
 POINTS = {"quarter": 4, "full": 8, "final": 20}
 QUICK_SECONDS = 0.4
@@ -207,6 +209,8 @@ def main() -> None:
             execute([Chain(*pair, plan, results, arguments.redo) for pair in pairs], results, arguments.workers)
         except KeyboardInterrupt:
             sys.exit("stopped; the same command goes on where this one was.")
+        except (DataError, ModuleNotFoundError) as error:
+            sys.exit(f"{error}")
     from equal_seconds_report import draw, tables
 
     print(tables(results.runs, models, plan.seconds))

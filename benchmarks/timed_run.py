@@ -75,7 +75,7 @@ def factor(share: float) -> float:
 
 
 def run(spec: Spec, points: int) -> dict[str, Any]:
-    """The record of a run; a divergence, by a figure that is not finite or by an exception, is a result too.
+    """The record of a run; a divergence, by a figure that is not finite or an error of numbers, is a result too.
 
     Args:
         spec: what to run.
@@ -97,7 +97,7 @@ def run(spec: Spec, points: int) -> dict[str, Any]:
             diverged = train(learner, spec, points, curve)
         finally:
             steps = learner.steps
-    except Exception as error:  # whatever it was, it is how this method ended on this model
+    except (ArithmeticError, RuntimeError) as error:  # of numbers; what is wrong with data or settings stops everything
         diverged = f"{type(error).__name__}: {error}"
     return {**dataclasses.asdict(spec), "steps": steps, "diverged": diverged, "curve": curve, "on": facts()}
 

@@ -109,8 +109,17 @@ def test_a_divergence_is_a_result_with_its_reason(timed_run: ModuleType) -> None
     assert "not finite" in record["diverged"] or "nan" in record["diverged"] or "inf" in record["diverged"]
     assert timed_run.final_value(record) == -math.inf
     json.dumps(record, allow_nan=False)
-    broken = timed_run.run(spec(timed_run, rate=-1.0), points=2)
-    assert broken["diverged"].startswith("ValueError") and broken["steps"] == 0
+    with pytest.raises(ValueError, match="learning rate"):
+        timed_run.run(spec(timed_run, rate=-1.0), points=2)
+
+
+def test_an_error_of_numbers_is_a_divergence(timed_run: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise torch.linalg.LinAlgError("no convergence")
+
+    monkeypatch.setattr(timed_run, "train", fails)
+    record = timed_run.run(spec(timed_run), points=2)
+    assert "no convergence" in record["diverged"] and timed_run.final_value(record) == -math.inf
 
 
 def test_a_run_spends_its_budget_and_learns(timed_run: ModuleType) -> None:
