@@ -125,8 +125,8 @@ class Trainer:
         return DAGNaturalGradient(
             [{"params": [(names[p], p) for p in parameters]} for parameters in networks],
             lr=rate,
-            damping=damping,
-            update_every=chosen.update_every if update_every is None else update_every,
+            damping="auto" if damping is None else damping,
+            update_every=next((k for k in (update_every, chosen.update_every) if k is not None), "auto"),
             **{"solver": chosen.solver, **settings},
         )
 

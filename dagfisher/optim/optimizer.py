@@ -20,7 +20,18 @@ from .groups import readable_groups
 from .guards import blame, blaming, require_dense
 from .layer import MOST_KEPT, Refreshed, TrainedLayer
 from .scale import check_scale
-from .settings import DEFAULTS, NAMES, SHARED, NumberOrSchedule, described, refuse, validate
+from .settings import (
+    AUTO,
+    DEFAULTS,
+    NAMES,
+    SHARED,
+    UNDECLARED_SHARE,
+    NumberOrSchedule,
+    chosen,
+    described,
+    refuse,
+    validate,
+)
 from .shown import ShownOptimizer
 from .trust import Natural, bounded
 from .updates import apply_update, begin_moments, keeps_moments
@@ -98,10 +109,10 @@ class DAGNaturalGradient(ShownOptimizer):
         self._ready = True
         self._bind()
         if not self._layers:
+            rule = chosen(self.param_groups[0], "undeclared")
             warnings.warn(
-                "none of these parameters belongs to a declared layer, so that this optimizer is plain "
-                f"{self.defaults['undeclared']}; declare layers with dagfisher.declare or declare_model before you "
-                "build it.",
+                f"none of these parameters belongs to a declared layer, so that this optimizer is plain {rule}; declare "
+                f"layers with dagfisher.declare or declare_model before you build it.",
                 DagFisherWarning,
                 stacklevel=2,
             )
@@ -271,7 +282,7 @@ class DAGNaturalGradient(ShownOptimizer):
                         stacklevel=2,
                     )
             for group, values in zip(self.param_groups, settings, strict=True):
-                for parameters, rule in self._rules([p for p in group["params"] if p in vectors], values):
+                for parameters, rule in self._rules([p for p in group["params"] if p in vectors], group, values):
                     states = [self.state[p] for p in parameters] if keeps_moments(rule) else []
                     moves = [vectors[p] for p in parameters]
                     apply_update(parameters, moves, states, rule, [self._gate(p, gates) for p in parameters])
@@ -346,19 +357,23 @@ class DAGNaturalGradient(ShownOptimizer):
                 found.append(Natural(layer, gradient, *layer.reuse(gradient)))
         return found, fresh
 
-    def _rules(self, moved: list[Tensor], settings: dict[str, Any]) -> Iterator[tuple[list[Tensor], dict[str, Any]]]:
+    def _rules(
+        self, moved: list[Tensor], group: dict[str, Any], settings: dict[str, Any]
+    ) -> Iterator[tuple[list[Tensor], dict[str, Any]]]:
         """The parameters among those of one group that are updated alike, with the settings of their update."""
         adam = settings["undeclared"] == "adam" and settings["betas"] is None
         apart = {id(p) for p in moved if adam and id(p) not in self._declared}
         alike = [p for p in moved if id(p) not in apart], [p for p in moved if id(p) in apart]
-        for parameters, rule in zip(alike, (settings, {**settings, "betas": (0.9, 0.999)}), strict=True):
+        slow = UNDECLARED_SHARE if group["undeclared"] == AUTO else 1.0
+        apart_rule = {**settings, "betas": (0.9, 0.999), "momentum": 0.0, "lr": slow * settings["lr"]}
+        for parameters, rule in zip(alike, (settings, apart_rule), strict=True):
             if parameters:
                 yield parameters, rule
 
     def _begin_moments(self) -> None:
         for group in self.param_groups:
             settings = validate(group)
-            for parameters, rule in self._rules([p for p in group["params"] if p.requires_grad], settings):
+            for parameters, rule in self._rules([p for p in group["params"] if p.requires_grad], group, settings):
                 if keeps_moments(rule):
                     begin_moments([p.detach() for p in parameters], [self.state[p] for p in parameters], rule)
 

@@ -20,7 +20,7 @@ NumberOrSchedule = float | str | Callable[[int], float]
 AUTO = "auto"
 """What a setting is if nobody gives it: it then depends on the damping."""
 
-UNDECLARED = ("sgd", "adam", "error")
+UNDECLARED = ("auto", "sgd", "adam", "error")
 
 
 REFUSED = {
@@ -80,10 +80,12 @@ _solver = _that(
 USUAL = 50
 """The steps that a Fisher is kept, once a training is under way."""
 
-BY_ITSELF = {"momentum": 0.8, "trust_region": 4.0, "tolerance": 0.3, "update_every": AUTO}
+BY_ITSELF = {"momentum": 0.8, "trust_region": 4.0, "tolerance": 0.3, "update_every": AUTO, "undeclared": "adam"}
 """What "auto" means where the damping is found: the optimizer looks after the length of its steps."""
-BY_FORMULA = {"momentum": 0.0, "trust_region": None, "tolerance": 0.02, "update_every": 1}
+BY_FORMULA = {"momentum": 0.0, "trust_region": None, "tolerance": 0.02, "update_every": 1, "undeclared": "sgd"}
 """What "auto" means where a damping is given: a step is −lr(1 + α)(αI + F)⁻¹g, and nothing else."""
+UNDECLARED_SHARE = 0.01
+"""Where the damping is found, the share of the rate that Adam has on parameters which nobody declared."""
 
 
 def chosen(group: Mapping[str, Any], name: str) -> Any:
@@ -116,8 +118,8 @@ class OptimizerSettings:
             )
         ),
         "α, added to the Fisher blocks. auto: each layer finds its own at every refresh, by how well its last Fisher "
-        "predicts the fresh samples. Or a number, or a callable of the step, read at every refresh; 0 is possible where "
-        "every block is regular and the solver is dense",
+        "predicts the fresh samples. Or a number, or a callable of the step, read at every refresh; 0 is possible "
+        "where every block is regular and the solver is dense",
     )
     update_every: NumberOrSchedule = setting(
         AUTO,
@@ -127,8 +129,8 @@ class OptimizerSettings:
                 lambda v: callable(v) or _is_number(v, 1, math.inf),
             )
         ),
-        "K, the steps that a Fisher is kept: a number or a callable of the step. auto: it is made anew at steps 0, 1, 2, "
-        f"4, 8 and so on, and then every {USUAL} steps; with a given damping at every step",
+        "K, the steps that a Fisher is kept: a number or a callable of the step. auto: it is made anew at steps 0, 1, "
+        f"2, 4, 8 and so on, and then every {USUAL} steps; with a given damping at every step",
     )
     solver: str = setting(
         "auto",
@@ -183,9 +185,10 @@ class OptimizerSettings:
         "number of samples if it is the sum",
     )
     undeclared: str = setting(
-        "sgd",
+        AUTO,
         _that(f"must be one of {', '.join(UNDECLARED)}", lambda v: v in UNDECLARED),
-        "what moves parameters of modules that nobody declared: sgd, adam, or error",
+        "what moves parameters of modules that nobody declared: sgd or adam at the same rate, or error. auto: adam at "
+        f"{UNDECLARED_SHARE:g} of the rate; with a given damping sgd",
     )
     maximize: bool = setting(
         False, _flag, "climb along the natural gradient instead of descending, as in torch.optim.SGD"
