@@ -111,8 +111,8 @@ class DAGNaturalGradient(ShownOptimizer):
         if not self._layers:
             rule = chosen(self.param_groups[0], "undeclared")
             warnings.warn(
-                f"none of these parameters belongs to a declared layer, so that this optimizer is plain {rule}; declare "
-                f"layers with dagfisher.declare or declare_model before you build it.",
+                f"none of these parameters belongs to a declared layer, so that this optimizer is plain {rule}; "
+                f"declare layers with dagfisher.declare or declare_model before you build it.",
                 DagFisherWarning,
                 stacklevel=2,
             )
