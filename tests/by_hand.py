@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from exact import exact
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
@@ -166,7 +167,7 @@ def scaled(factor: float, vectors: dict[Tensor, Array]) -> dict[Tensor, Array]:
 
 def optimizer(parameters: Iterable[Any], **settings: Any) -> DAGNaturalGradient:
     """An optimizer with unit rate and an exact solver, unless told otherwise."""
-    return DAGNaturalGradient(parameters, **{"lr": 1.0, "damping": 0.1, "solver": "dense", **settings})
+    return exact(parameters, **{"lr": 1.0, "solver": "dense", **settings})
 
 
 def live_tensors() -> tuple[int, int]:

@@ -225,7 +225,7 @@ class TrainedLayer(LayerMatrix):
             failure: SingularBlockError | None = None
             for factor in RETRIES if self.group["damping"] == AUTO else (1.0,):
                 try:
-                    fisher, solved = self._begin(segments, gradient, min(factor * damping, LARGEST), step)
+                    fisher, solved = self._begin(segments, gradient, max(damping, min(factor * damping, LARGEST)), step)
                     return Refreshed(fisher, solved, None)
                 except SingularBlockError as error:
                     failure = error

@@ -68,7 +68,7 @@ def bounded(found: list[Natural]) -> tuple[list[Tensor], dict[int, tuple[Tensor,
         # A divergence that is zero, or by rounding less, leaves the step as it is.
         factor = (plain(chosen(group, "trust_region")) / divergence.clamp_min(1e-30)).sqrt_().clamp_max_(1.0)
         steps[key] = (divergence / rate**2, factor)
-        for i, scale in zip(members, (_on_device(growths, device) * factor).unbind(), strict=True):
+        for i, scale in [(i, factor.to(found[i].vector.dtype) * g) for i, g in zip(members, growths, strict=True)]:
             vector = found[i].vector
             vector.mul_(scale if scale.device == vector.device else scale.to(vector.device))
     return products, steps

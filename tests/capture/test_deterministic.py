@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from exact import exact
 from torch import Tensor, nn
 
 import dagfisher
@@ -102,7 +103,7 @@ def test_sampled_blocks_are_those_of_per_sample_gradients(
     weights = torch.rand(6, dtype=F64) if weighted else torch.ones(6, dtype=F64)
     wanted = by_hand(model, x, noise, 7, weights)
     declared(model)
-    optimizer = DAGNaturalGradient(model.parameters(), damping=ALPHA, solver="dense")
+    optimizer = exact(model.parameters(), damping=ALPHA, solver="dense")
     optimizer.zero_grad()
     with dagfisher.sample_weights(weights):
         loss = loss_of(model, x, noise)
@@ -121,7 +122,7 @@ def test_the_gradients_of_the_loss_are_not_touched() -> None:
     loss_of(model, x, noise).backward()
     wanted = [p.grad.clone() for p in model.parameters()]  # type: ignore[union-attr]
     model.zero_grad()
-    optimizer = DAGNaturalGradient(declared(model).parameters(), damping=ALPHA)
+    optimizer = exact(declared(model).parameters(), damping=ALPHA)
     loss = loss_of(model, x, noise)
     optimizer.sample_fisher()
     loss.backward()
@@ -138,7 +139,7 @@ def test_empirical_blocks_are_those_of_the_loss(reduction: str) -> None:
         g = torch.cat([dw, db[:, None]], 1)
         wanted = wanted + g.unsqueeze(2) * g.unsqueeze(1) / len(x)
     declared(model, fisher="empirical", reduction=reduction)
-    optimizer = DAGNaturalGradient(model.parameters(), damping=ALPHA, solver="dense")
+    optimizer = exact(model.parameters(), damping=ALPHA, solver="dense")
     loss = loss_of(model, x, noise) * (1 if reduction == "mean" else len(x))
     loss.backward()
     torch.testing.assert_close(undamped(optimizer, model.encode.weight), wanted, rtol=1e-8, atol=1e-9)
@@ -160,7 +161,7 @@ def test_the_sampled_fisher_is_the_true_one_in_expectation() -> None:
             wanted = wanted + log_p.exp().detach() / len(x) * g.unsqueeze(2) * g.unsqueeze(1)
     dagfisher.declare(model[0], "deterministic")
     dagfisher.declare(model[2], "bernoulli")
-    optimizer = DAGNaturalGradient(model.parameters(), damping=ALPHA, solver="dense")
+    optimizer = exact(model.parameters(), damping=ALPHA, solver="dense")
     many = x.repeat(20_000, 1)
     loss = model(many).sum()
     optimizer.sample_fisher(torch.Generator().manual_seed(0))
@@ -198,7 +199,7 @@ def test_convolutions_sum_over_positions(kind: Any) -> None:
     dagfisher.declare(hidden, "deterministic")
     dagfisher.declare(out, "bernoulli")
     model = nn.ModuleList([hidden, out])
-    optimizer = DAGNaturalGradient(model.parameters(), damping=ALPHA, solver="dense")
+    optimizer = exact(model.parameters(), damping=ALPHA, solver="dense")
     loss = out(torch.tanh(hidden(x))).sum()
     optimizer.sample_fisher(torch.Generator().manual_seed(3))
     loss.backward()
@@ -215,14 +216,14 @@ def test_the_empirical_fisher_of_a_convolution_is_scaled_by_samples_and_not_by_p
     u = parents_seen(hidden, x)
     wanted = torch.stack([u.T @ (delta[:, unit].reshape(-1, 1) ** 2 * u) / len(x) for unit in range(3)])
     dagfisher.declare(hidden, "deterministic", fisher="empirical", reduction=reduction)
-    optimizer = DAGNaturalGradient(hidden.parameters(), damping=ALPHA, solver="dense")
+    optimizer = exact(hidden.parameters(), damping=ALPHA, solver="dense")
     (torch.tanh(hidden(x)).square().sum() / (len(x) if reduction == "mean" else 1)).backward()
     torch.testing.assert_close(undamped(optimizer, hidden.weight), wanted, rtol=1e-8, atol=1e-9)
 
 
 def test_nothing_happens_on_a_step_that_reuses() -> None:
     model, x, noise = case()
-    optimizer = DAGNaturalGradient(declared(model).parameters(), lr=0.01, damping=ALPHA, update_every=2)
+    optimizer = exact(declared(model).parameters(), lr=0.01, damping=ALPHA, update_every=2)
     for step in range(4):
         loss = loss_of(model, x, noise)
         optimizer.zero_grad()
@@ -239,13 +240,13 @@ def test_nothing_happens_on_a_step_that_reuses() -> None:
 def test_what_is_missing_is_said() -> None:
     model, x, noise = case()
     before = copy.deepcopy(model.state_dict())
-    optimizer = DAGNaturalGradient(declared(model).named_parameters(), damping=ALPHA)
+    optimizer = exact(declared(model).named_parameters(), damping=ALPHA)
     loss_of(model, x, noise).backward()
     with pytest.raises(MissingStatisticsError, match=r"layer 'encode': .* call optimizer.sample_fisher\(\) after"):
         optimizer.step()
     lonely = nn.Linear(2, 2)
     dagfisher.declare(lonely, "deterministic")
-    alone = DAGNaturalGradient(lonely.parameters())
+    alone = exact(lonely.parameters())
     lonely(torch.ones(3, 2))
     with pytest.raises(MissingStatisticsError, match="no captured pass of a stochastic layer"):
         alone.sample_fisher()

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
+from exact import exact
 from torch import Tensor, nn
 
 import dagfisher
-from dagfisher import DAGNaturalGradient
 from dagfisher.errors import DeclarationError
 from dagfisher.families import Gaussian, Laplace
 from dagfisher.nn import FullGaussian, GaussianLinear
@@ -43,16 +43,16 @@ def test_blocks_of_mean_and_scale_are_those_of_the_joint_fisher(scale: str) -> N
     x = torch.tensor([[0.7]], dtype=F64)
     values = layer.sample(x.expand(40_000, 1), torch.Generator().manual_seed(0)).unsqueeze(1)
     full = fisher_by_draws(layer, x, values)
-    opt = DAGNaturalGradient(layer.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(layer.parameters(), damping=ALPHA, solver="dense")
     layer(x)
     blocks = opt.fisher_blocks(layer.weight) * (1 + ALPHA) - ALPHA * torch.eye(2, dtype=F64)
     for unit in range(2):
         own = full[[unit, 2 + unit]][:, [unit, 2 + unit]]
         torch.testing.assert_close(blocks[unit], own, rtol=0.06, atol=0.02)
     scales = (opt.fisher_blocks(layer.log_std) * (1 + ALPHA) - ALPHA).flatten()
-    exact = torch.full((len(layer.log_std),), 4.0 if scale == "tied" else 2.0, dtype=F64)
-    torch.testing.assert_close(scales, exact)
-    torch.testing.assert_close(full[4:, 4:].diagonal(), exact, rtol=0.06, atol=0.0)
+    by_formula = torch.full((len(layer.log_std),), 4.0 if scale == "tied" else 2.0, dtype=F64)
+    torch.testing.assert_close(scales, by_formula)
+    torch.testing.assert_close(full[4:, 4:].diagonal(), by_formula, rtol=0.06, atol=0.0)
     assert full[:4, 4:].abs().max() < 0.08
 
 
@@ -60,7 +60,7 @@ def test_q_of_the_mean_is_exact() -> None:
     layer = GaussianLinear(3, 2, scale="constant", dtype=F64)
     with torch.no_grad():
         layer.log_std.copy_(torch.tensor([0.5, -1.0]))
-    opt = DAGNaturalGradient(layer.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(layer.parameters(), damping=ALPHA, solver="dense")
     x = torch.randn(6, 3, dtype=F64)
     layer(x)
     u = torch.cat([x, torch.ones(6, 1, dtype=F64)], 1)
@@ -79,13 +79,13 @@ def test_any_linear_layer_can_have_one() -> None:
     dagfisher.declare(own, "gaussian", scale="constant")
     assert torch.equal(own.log_std.detach(), torch.full((2,), 0.7))
     twin = copy.deepcopy(own).double()
-    opt = DAGNaturalGradient(twin.parameters())
+    opt = exact(twin.parameters())
     twin(torch.randn(4, 3, dtype=F64)).square().sum().backward()
     (twin.log_std.square().sum()).backward()
     opt.step()
     assert "gaussian log_std" in repr(opt)
     dagfisher.undeclare(own)
-    DAGNaturalGradient([own.weight, nn.Parameter(torch.zeros(2))], undeclared="sgd")
+    exact([own.weight, nn.Parameter(torch.zeros(2))], undeclared="sgd")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_deterministic_layers_below_a_constant_scale_are_sampled() -> None:
     model = nn.ModuleList([hidden, out])
     with torch.no_grad():
         out.log_std.fill_(-0.5)
-    opt = DAGNaturalGradient(model.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(model.parameters(), damping=ALPHA, solver="dense")
     x = torch.randn(1, 3, dtype=F64)
     total = torch.zeros(4, dtype=F64)
     for seed in range(600):
@@ -172,7 +172,7 @@ def test_its_blocks_are_the_whole_fisher_matrix() -> None:
     inverse = torch.linalg.inv(moments(start)[1])
     curved = torch.einsum("ab,bci,cd,daj->ij", inverse, about_cov, inverse, about_cov) / 2
     full = torch.einsum("ai,ab,bj->ij", about_mean, inverse, about_mean) + curved
-    opt = DAGNaturalGradient(layer.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(layer.parameters(), damping=ALPHA, solver="dense")
     x = layer.sample(100_000, torch.Generator().manual_seed(0))
     layer(x)
     blocks = opt.fisher_blocks(layer.weight) * (1 + ALPHA)
@@ -190,7 +190,7 @@ def test_one_natural_step_without_damping_is_the_maximum_of_a_gaussian() -> None
     torch.manual_seed(0)
     data = torch.randn(500, 3, dtype=F64) @ torch.randn(3, 3, dtype=F64) + 2
     layer = FullGaussian(3, dtype=F64)
-    opt = DAGNaturalGradient(layer.parameters(), lr=1.0, damping=0.0, solver="dense")
+    opt = exact(layer.parameters(), lr=1.0, damping=0.0, solver="dense")
     for _ in range(12):
         opt.zero_grad()
         (-layer.log_prob(data).mean()).backward()

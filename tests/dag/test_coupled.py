@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from exact import exact
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -57,7 +58,7 @@ def test_a_step_is_the_dense_solution_with_the_whole_fisher_matrix(
     """No approximation is left: the whole matrix of the layer, inverted, gives the same step."""
     module = layer(parents, variables * classes, seed, classes=classes)
     x = torch.randn(n, parents, generator=torch.Generator().manual_seed(seed), dtype=F64)
-    opt = DAGNaturalGradient(module.parameters(), damping=0.2, solver=solver, tolerance=1e-13)
+    opt = exact(module.parameters(), damping=0.2, solver=solver, tolerance=1e-13)
     target = torch.randn(n, variables * classes, generator=torch.Generator().manual_seed(seed + 1), dtype=F64)
     (module(x) * target).sum().backward()
     gradient = torch.cat([module.weight.grad, module.bias.grad.unsqueeze(1)], dim=1)
@@ -70,7 +71,7 @@ def test_a_step_is_the_dense_solution_with_the_whole_fisher_matrix(
 
 def test_blocks_are_those_of_variables() -> None:
     module, x = layer(3, 6, classes=3), torch.randn(7, 3, dtype=F64)
-    opt = DAGNaturalGradient(module.parameters(), damping=0.5, solver="dense")
+    opt = exact(module.parameters(), damping=0.5, solver="dense")
     module(x).sum().backward()
     blocks = opt.fisher_blocks(module.weight) * 1.5 - 0.5 * torch.eye(12, dtype=F64)
     assert blocks.shape == (2, 12, 12)
@@ -84,7 +85,7 @@ def test_blocks_are_those_of_variables() -> None:
 
 def test_without_coupling_each_logit_has_the_diagonal() -> None:
     module, x = layer(3, 4, coupled=False), torch.randn(7, 3, dtype=F64)
-    opt = DAGNaturalGradient(module.parameters(), damping=0.5, solver="dense")
+    opt = exact(module.parameters(), damping=0.5, solver="dense")
     pi = torch.softmax(module(x), -1).detach()
     u = torch.cat([x, torch.ones(7, 1, dtype=F64)], 1)
     blocks = opt.fisher_blocks(module.weight) * 1.5 - 0.5 * torch.eye(4, dtype=F64)
@@ -101,7 +102,7 @@ def newton_steps(coupled: bool) -> int:
     module = nn.Linear(6, 5, dtype=F64)
     nn.init.zeros_(module.weight), nn.init.zeros_(module.bias)
     dagfisher.declare(module, "categorical", coupled=coupled)
-    opt = DAGNaturalGradient(module.parameters(), lr=1.0, damping=1e-9, solver="dense")
+    opt = exact(module.parameters(), lr=1.0, damping=1e-9, solver="dense")
     losses = []
     for _ in range(100):
         opt.zero_grad()
@@ -122,7 +123,7 @@ def test_softmax_regression_takes_a_few_newton_steps() -> None:
 def test_reuse_and_a_checkpoint_continue_exactly(solver: str) -> None:
     one, two = layer(4, 6, classes=3), layer(4, 6, classes=3)
     settings_ = {"lr": 0.1, "update_every": 4, "solver": solver, "momentum": 0.5, "window": 2}
-    optimizers = [DAGNaturalGradient(m.parameters(), **settings_) for m in (one, two)]
+    optimizers = [exact(m.parameters(), **settings_) for m in (one, two)]
 
     def train(module: nn.Linear, opt: DAGNaturalGradient, steps: range) -> None:
         for step in steps:
@@ -144,7 +145,7 @@ def test_positions_and_weights() -> None:
     torch.manual_seed(0)
     module = nn.Linear(3, 4, dtype=F64)
     dagfisher.declare(module, "categorical", positions=1)
-    opt = DAGNaturalGradient(module.parameters(), damping=0.5, solver="dense")
+    opt = exact(module.parameters(), damping=0.5, solver="dense")
     x, w = torch.randn(5, 2, 3, dtype=F64), torch.rand(5, dtype=F64)
     with dagfisher.sample_weights(w):
         module(x)

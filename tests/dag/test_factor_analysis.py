@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from exact import exact
 from torch import Tensor, nn
 
 import dagfisher
@@ -56,7 +57,7 @@ def log_likelihood(layer: nn.Linear, x: Tensor) -> float:
 
 
 def optimizer(layer: nn.Module, solver: str = "dense", **settings: float) -> DAGNaturalGradient:
-    return DAGNaturalGradient(layer.parameters(), lr=1.0, damping=0.0, solver=solver, **settings)
+    return exact(layer.parameters(), lr=1.0, damping=0.0, solver=solver, **settings)
 
 
 def step(layer: GaussianLinear, opt: torch.optim.Optimizer, x: Tensor) -> None:

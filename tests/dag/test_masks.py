@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from exact import exact
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -76,7 +77,7 @@ def test_a_masked_step_is_the_dense_solution_on_the_allowed_entries(
     generator = torch.Generator().manual_seed(seed)
     mask = torch.rand(units, parents, generator=generator) < share
     module, x = masked(mask, seed), torch.randn(n, parents, generator=generator, dtype=F64)
-    opt = DAGNaturalGradient(module.parameters(), damping=0.2, solver=solver, tolerance=1e-13)
+    opt = exact(module.parameters(), damping=0.2, solver=solver, tolerance=1e-13)
     (module(x) * torch.randn(n, units, generator=generator, dtype=F64)).sum().backward()
     gradient = torch.cat([module.weight.grad, module.bias.grad.unsqueeze(1)], dim=1)
     found = matrix(module, opt.natural_gradient())
@@ -102,7 +103,7 @@ def test_the_fisher_matrix_of_a_random_dag_is_block_diagonal() -> None:
         weights.append(torch.exp(log_p.detach())), states.append(x)
     of = torch.tensor([j for j, _ in entries])
     assert full[of[:, None] != of[None, :]].abs().max() < 1e-14
-    opt = DAGNaturalGradient(module.parameters(), damping=0.1, solver="dense")
+    opt = exact(module.parameters(), damping=0.1, solver="dense")
     with dagfisher.sample_weights(torch.stack(weights)):
         module(torch.cat(states))
     blocks = opt.fisher_blocks(module.weight) * 1.1
@@ -122,7 +123,7 @@ def test_entries_under_the_mask_never_move(solver: str, more: dict[str, Any]) ->
     mask = torch.ones(5, 5, dtype=torch.bool).tril(-1)
     module = masked(mask)
     before = module.weight.detach().clone()
-    opt = DAGNaturalGradient(module.parameters(), lr=0.1, update_every=3, solver=solver, **more)
+    opt = exact(module.parameters(), lr=0.1, update_every=3, solver=solver, **more)
     for step in range(7):
         opt.zero_grad()
         x = torch.bernoulli(torch.full((8, 5), 0.5, dtype=F64), generator=torch.Generator().manual_seed(step))
@@ -137,8 +138,7 @@ def test_reuse_and_a_checkpoint_continue_exactly(solver: str) -> None:
     mask = torch.rand(6, 4, generator=torch.Generator().manual_seed(5)) < 0.6
     one, two = masked(mask), masked(mask)
     optimizers = [
-        DAGNaturalGradient(m.parameters(), lr=0.1, update_every=4, solver=solver, momentum=0.5, window=2)
-        for m in (one, two)
+        exact(m.parameters(), lr=0.1, update_every=4, solver=solver, momentum=0.5, window=2) for m in (one, two)
     ]
 
     def train(module: Masked, opt: DAGNaturalGradient, steps: range) -> None:
@@ -168,7 +168,7 @@ def test_masked_convolutions() -> None:
     conv = Causal(2, 3, 3, padding=1, dtype=F64)
     kept = mask.bool().expand(conv.weight.shape)
     dagfisher.declare(conv, "bernoulli", mask=kept)
-    opt = DAGNaturalGradient(conv.parameters(), damping=0.2, solver="conjugate", tolerance=1e-12)
+    opt = exact(conv.parameters(), damping=0.2, solver="conjugate", tolerance=1e-12)
     x = torch.randn(4, 2, 5, 5, dtype=F64)
     conv(x).square().sum().backward()
     found = opt.natural_gradient()[conv.weight]
@@ -190,11 +190,11 @@ def test_gaussian_halves_have_masks_too() -> None:
     torch.manual_seed(0)
     module = Masked(mask)
     dagfisher.declare(module, "gaussian", mask=mask)
-    one = DAGNaturalGradient(module.parameters(), solver="dense")
+    one = exact(module.parameters(), solver="dense")
     x = torch.randn(9, 4, dtype=F64)
     module(x).square().sum().backward()
     dense = one.natural_gradient()[module.weight]
-    two = DAGNaturalGradient(module.parameters(), solver="conjugate", tolerance=1e-12)
+    two = exact(module.parameters(), solver="conjugate", tolerance=1e-12)
     module.zero_grad()
     module(x).square().sum().backward()
     torch.testing.assert_close(two.natural_gradient()[module.weight], dense, rtol=1e-8, atol=1e-10)
@@ -223,7 +223,7 @@ def test_masks_that_cannot_be(name: str) -> None:
 def test_a_module_that_forgets_its_mask_is_refused() -> None:
     module = nn.Linear(4, 4, dtype=F64)
     dagfisher.declare(module, "bernoulli", mask=torch.ones(4, 4).tril())
-    DAGNaturalGradient(module.parameters()), (opt := DAGNaturalGradient(module.parameters()))
+    exact(module.parameters()), (opt := exact(module.parameters()))
     with pytest.raises(DeclarationError, match="is not weight"):
         module(torch.randn(5, 4, dtype=F64))
     assert opt is not None

@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 import torch
+from exact import exact
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -109,7 +110,7 @@ def test_the_summed_blocks_are_the_whole_fisher_matrix(solver: str) -> None:
     """Each outcome is a sample with its probability as weight; between units there is nothing to leave out."""
     net = declared(calls="positions")
     full, p, _ = full_fisher(net)
-    opt = DAGNaturalGradient(net.parameters(), damping=ALPHA, solver=solver, tolerance=1e-13)
+    opt = exact(net.parameters(), damping=ALPHA, solver=solver, tolerance=1e-13)
     with dagfisher.sample_weights(p):
         (p @ net(outcomes())).backward()
     blocks = [block for layer in (net.cell, net.out) for block in blocks_of(opt, layer)]
@@ -139,7 +140,7 @@ def test_the_step_is_that_of_the_whole_matrix(solver: str) -> None:
     """For a gradient of any loss, here of log p of one sequence."""
     net = declared(calls="positions")
     full, p, units = full_fisher(net)
-    opt = DAGNaturalGradient(net.parameters(), damping=ALPHA, solver=solver, tolerance=1e-13)
+    opt = exact(net.parameters(), damping=ALPHA, solver=solver, tolerance=1e-13)
     states = outcomes()
     with dagfisher.sample_weights(p):
         (0 * net(states).sum()).backward()
@@ -158,7 +159,7 @@ def test_the_step_is_that_of_the_whole_matrix(solver: str) -> None:
 def test_calls_as_samples_give_the_mean_over_time() -> None:
     net = declared()
     full, p, _ = full_fisher(net)
-    opt = DAGNaturalGradient(net.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(net.parameters(), damping=ALPHA, solver="dense")
     with dagfisher.sample_weights(p):
         (p @ net(outcomes())).backward()
     blocks = [block for layer in (net.cell, net.out) for block in blocks_of(opt, layer)]
@@ -171,7 +172,7 @@ def test_a_layer_over_the_whole_sequence_is_the_cell_called_at_each_time() -> No
     full, p, _ = full_fisher(net)
     for layer in (net.cell, net.out):
         dagfisher.declare(layer, "bernoulli", positions=1)
-    opt = DAGNaturalGradient(net.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(net.parameters(), damping=ALPHA, solver="dense")
     before = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
     with dagfisher.sample_weights(p):
         total = log_prob(net.cell(before), states[..., :HIDDEN]) + log_prob(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
 import torch
+from exact import exact
 from torch import Tensor, nn
 
 import dagfisher
-from dagfisher import DAGNaturalGradient
 from dagfisher.fisher import statistics
 
 F64 = torch.float64
@@ -38,7 +39,7 @@ def pair(case: str) -> tuple[nn.Module, Tensor]:
 def one_step(module: nn.Module, passes: list[Tensor], weights: list[Tensor], **settings: Any) -> dict[str, Tensor]:
     """Blocks and natural gradients of a step from these passes."""
     model = copy.deepcopy(module)
-    optimizer = DAGNaturalGradient(model.named_parameters(), lr=0.1, damping=0.3, **settings)
+    optimizer = exact(model.named_parameters(), lr=0.1, damping=0.3, **settings)
     for x, w in zip(passes, weights, strict=True):
         with dagfisher.sample_weights(w):
             output = model(x)
@@ -86,7 +87,7 @@ def test_a_frozen_parameter_has_no_part_in_the_blocks(frozen: str, monkeypatch: 
     for limit in (2**22, 300):
         monkeypatch.setattr(statistics, "ACCUMULATE", limit)
         model = copy.deepcopy(module)
-        optimizer = DAGNaturalGradient(model.parameters(), lr=0.1, damping=0.3)
+        optimizer = exact(model.parameters(), lr=0.1, damping=0.3)
         model(x).square().sum().backward()
         optimizer.step()
         results.append([p.detach() for p in model.parameters()])
@@ -105,7 +106,7 @@ def test_solvers_that_need_rows_keep_them(solver: str, monkeypatch: pytest.Monke
 def test_bad_numbers_are_found_in_gram_matrices_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "ACCUMULATE", 300)
     module, x = pair("conv")
-    optimizer = DAGNaturalGradient(module.named_parameters(), lr=0.1)
+    optimizer = exact(module.named_parameters(), lr=0.1)
     module(x).square().sum().backward()
     optimizer.zero_grad(set_to_none=False)
     bad = x.clone()
@@ -117,9 +118,20 @@ def test_bad_numbers_are_found_in_gram_matrices_too(monkeypatch: pytest.MonkeyPa
         optimizer.step()
 
 
-def test_memory_does_not_grow_with_the_rows() -> None:
-    """Rows of 40 × 64 × 64 positions × 8 × 25 parents would be 131 MB; what is staged is 8 blocks of 201 × 201."""
-    module = dagfisher.declare(nn.Conv2d(8, 8, 5, padding=2), "bernoulli")
-    optimizer = DAGNaturalGradient(module.named_parameters(), lr=0.1)
+def staged(**settings: float) -> int:
+    """Bytes kept for 40 × 64 × 64 positions × 8 × 25 parents, whose rows would be 131 MB."""
+    module = dagfisher.declare(nn.Conv2d(8, 8, 5, padding=2), "bernoulli", **settings)
+    optimizer = exact(module.named_parameters(), lr=0.1)
     module(torch.randn(40, 8, 64, 64)).sum().backward()
-    assert sum(optimizer.memory_usage().values()) < 2 * 8 * 201**2 * 4
+    return sum(optimizer.memory_usage().values())
+
+
+def test_memory_does_not_grow_with_the_rows() -> None:
+    """All rows count, and what is staged is 8 blocks of 201 × 201."""
+    assert staged(max_rows=math.inf) < 2 * 8 * 201**2 * 4
+
+
+def test_rows_that_are_drawn_take_no_more_than_their_bound() -> None:
+    """By default the rows of some positions are staged, each with its 8 Fisher weights and the weight of its sample."""
+    most = statistics.ENOUGH // (8 * 25)
+    assert staged() == (most * (8 * 25 + 8 + 1) + 40) * 4

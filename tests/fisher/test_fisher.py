@@ -199,20 +199,20 @@ def one_layer(solver: str, damping: float = 0.3) -> tuple[LayerFisher, Tensor, l
     weights = (torch.rand(9, 3, generator=generator(1), dtype=F64), torch.rand(9, 1, generator=generator(2), dtype=F64))
     gradient = torch.randn(5, 4, generator=generator(3), dtype=F64)
     segments = [RowSegment(parents, q, units) for q, units in zip(weights, (3, 2), strict=True)]
-    fisher, natural = LayerFisher.begin(
+    fisher, solved = LayerFisher.begin(
         segments, gradient, damping=damping, solver=solver, tolerance=1e-14, update_every=5
     )
-    return fisher, natural, segments, gradient
+    return fisher, solved, segments, gradient
 
 
 @pytest.mark.parametrize("solver", ["dense", "woodbury", "conjugate", "auto"])
 def test_groups_of_units_are_solved_each_with_its_own_blocks(solver: str) -> None:
-    fisher, natural, segments, gradient = one_layer(solver)
+    fisher, solved, segments, gradient = one_layer(solver)
     own, shared = (torch.from_numpy(blocks_of(s.parents, s.weights, 0.3)) for s in segments)
     every = torch.cat([own, shared.expand(2, -1, -1)])
-    expected = 1.3 * torch.linalg.solve(every, gradient.unsqueeze(2)).squeeze(2)
-    torch.testing.assert_close(natural, expected, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(fisher.natural(gradient), expected, rtol=1e-10, atol=1e-12)
+    expected = torch.linalg.solve(every, gradient.unsqueeze(2)).squeeze(2)
+    torch.testing.assert_close(solved, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(fisher.solve(gradient), expected, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(fisher.blocks(), every / 1.3, rtol=1e-10, atol=1e-12)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from exact import exact
 from torch import Tensor, nn
 
 import dagfisher
@@ -55,11 +56,11 @@ def test_blocks_are_means_over_refreshes_with_decaying_weights(
     model, parameter, batches = make(kind.rpartition(" ")[2])
     alone = []
     for x in batches:
-        single = DAGNaturalGradient(model.parameters(), lr=0.0, damping=ALPHA, solver="dense")
+        single = exact(model.parameters(), lr=0.0, damping=ALPHA, solver="dense")
         with dagfisher.sample_weights(torch.linspace(1, 2, 5)):
             run(model, x)
         alone.append(undamped(single, parameter))
-    optimizer = DAGNaturalGradient(
+    optimizer = exact(
         model.parameters(), lr=0.0, damping=ALPHA, solver="dense", update_every=2, window=size, window_decay=DECAY
     )
     seen: list[Tensor] = []
@@ -80,7 +81,7 @@ def test_blocks_are_means_over_refreshes_with_decaying_weights(
 def test_a_window_is_saved_and_continues_exactly(kind: str) -> None:
     model, _, batches = make(kind)
     settings: dict[str, Any] = {"lr": 0.01, "damping": ALPHA, "window": 3, "window_decay": DECAY}
-    optimizer = DAGNaturalGradient(model.parameters(), **settings)
+    optimizer = exact(model.parameters(), **settings)
 
     def train(net: nn.Module, opt: DAGNaturalGradient, part: slice) -> None:
         for x in batches[part]:
@@ -90,7 +91,7 @@ def test_a_window_is_saved_and_continues_exactly(kind: str) -> None:
 
     train(model, optimizer, slice(0, 3))
     twin = copy.deepcopy(model)
-    other = DAGNaturalGradient(twin.parameters(), **settings)
+    other = exact(twin.parameters(), **settings)
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     file.seek(0)
@@ -102,7 +103,7 @@ def test_a_window_is_saved_and_continues_exactly(kind: str) -> None:
 
 def test_its_memory_is_bounded_and_reported() -> None:
     model, _, batches = make("linear")
-    optimizer = DAGNaturalGradient(model.parameters(), lr=0.0, window=3, solver="dense")
+    optimizer = exact(model.parameters(), lr=0.0, window=3, solver="dense")
     usage = []
     for x in batches:
         optimizer.zero_grad()
@@ -111,7 +112,7 @@ def test_its_memory_is_bounded_and_reported() -> None:
         usage.append(sum(optimizer.memory_usage().values()))
     per_refresh = 8 * 5 * (4 + 3 + 1)
     assert [u - usage[0] for u in usage] == [0, *[per_refresh] * 5]
-    plain = DAGNaturalGradient(model.parameters(), lr=0.0, solver="dense")
+    plain = exact(model.parameters(), lr=0.0, solver="dense")
     run(model, batches[0]).backward()
     plain.step()
     assert usage[0] - sum(plain.memory_usage().values()) == per_refresh
@@ -120,4 +121,4 @@ def test_its_memory_is_bounded_and_reported() -> None:
 @pytest.mark.parametrize("bad", [{"window": 0}, {"window": 1.5}, {"window_decay": 0}, {"window_decay": 1.2}])
 def test_bad_windows_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=r"window(_decay)? must be"):
-        DAGNaturalGradient(make("linear")[0].parameters(), **bad)
+        exact(make("linear")[0].parameters(), **bad)

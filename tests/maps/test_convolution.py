@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from exact import exact
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import dagfisher
-from dagfisher import DAGNaturalGradient
 from dagfisher.errors import DeclarationError, ShapeError
 
 F64 = torch.float64
@@ -60,7 +60,7 @@ def jacobian(module: nn.Module, x: Tensor) -> Tensor:
 def test_the_step_is_that_of_the_huge_linear_layer_with_tied_weights(case: tuple[nn.Module, Tensor], seed: int) -> None:
     module, x = case
     dagfisher.declare(module, "bernoulli")
-    optimizer = DAGNaturalGradient(module.parameters(), lr=1.0, damping=0.3, solver="dense")
+    optimizer = exact(module.parameters(), lr=1.0, damping=0.3, solver="dense")
     weights = torch.rand(len(x), dtype=F64, generator=torch.Generator().manual_seed(seed)) + 0.1
     with dagfisher.sample_weights(weights):
         output = module(x)
@@ -87,7 +87,7 @@ def test_every_solver_gives_the_same_step(solver: str, kind: type[nn.Module]) ->
     dagfisher.declare(module, "gaussian", scale="log_var")
     steps = []
     for name in ("dense", solver):
-        optimizer = DAGNaturalGradient(module.parameters(), damping=0.2, solver=name, tolerance=1e-13)
+        optimizer = exact(module.parameters(), damping=0.2, solver=name, tolerance=1e-13)
         module(x).square().sum().backward()
         steps.append(optimizer.natural_gradient())
         optimizer.zero_grad()
@@ -119,7 +119,7 @@ def test_the_full_fisher_of_a_tiny_network_is_block_diagonal_per_output_channel(
             full += weight * log_p.exp().detach() * torch.outer(score, score)
         parents.append(u)
         weights.append(weight)
-    optimizer = DAGNaturalGradient(layer.parameters(), damping=0.5)
+    optimizer = exact(layer.parameters(), damping=0.5)
     with dagfisher.sample_weights(torch.stack(weights)):
         layer(torch.cat(parents)).sum().backward()
     blocks = optimizer.fisher_blocks(layer.weight) * 1.5 - 0.5 * torch.eye(size // 2, dtype=F64)
@@ -133,8 +133,8 @@ def test_a_bound_on_the_rows_changes_no_expectation_and_bounds_what_is_kept() ->
     dagfisher.declare(bounded, "bernoulli", max_rows=40)
     dagfisher.declare(whole, "bernoulli")
     x = torch.randn(4, 1, 8, 8, dtype=F64)
-    first = DAGNaturalGradient(whole.parameters(), damping=0.5)
-    second = DAGNaturalGradient(bounded.parameters(), damping=0.5)
+    first = exact(whole.parameters(), damping=0.5)
+    second = exact(bounded.parameters(), damping=0.5)
     whole(x)
     wanted = first.fisher_blocks(whole.weight)
     mean = torch.zeros_like(wanted)
@@ -152,7 +152,7 @@ def test_a_single_image_without_a_batch_axis_is_one_sample() -> None:
     torch.manual_seed(0)
     module = nn.Conv2d(1, 2, 3, dtype=F64)
     dagfisher.declare(module, "bernoulli")
-    optimizer = DAGNaturalGradient(module.parameters(), damping=0.5)
+    optimizer = exact(module.parameters(), damping=0.5)
     x = torch.randn(1, 6, 6, dtype=F64)
     module(x)
     alone = optimizer.fisher_blocks(module.weight)

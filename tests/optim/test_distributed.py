@@ -98,10 +98,10 @@ def train(model: nn.Module, opt: torch.optim.Optimizer, rank: int | None, weight
         opt.step()
 
 
-def adapt(model: nn.Module, rank: int | None) -> list[float]:
-    """The dampings of a training that adapts, each process judging by two samples of its own."""
-    opt = optimizer(model.parameters(), lr=LR, process_group=None if rank is None else dist.group.WORLD)
-    judges = [data(2, 4, seed=100 + each) for each in range(WORLD)]
+def find(model: nn.Module, rank: int | None) -> list[list[float]]:
+    """The dampings that the layers find, at each refresh, by the samples of all processes."""
+    group = None if rank is None else dist.group.WORLD
+    opt = optimizer(model.parameters(), lr=LR, damping=None, trust_region=1.0, process_group=group)
     found = []
     for step in range(STEPS):
         x = data(8, 4, seed=step)
@@ -111,10 +111,8 @@ def adapt(model: nn.Module, rank: int | None) -> list[float]:
         if rank is not None:
             for p in model.parameters():
                 dist.all_reduce(p.grad)
-        mine = judges if rank is None else [judges[rank]]
-        opt.adapt_damping(lambda mine=mine: sum(loss(model(judge)) for judge in mine) / len(mine))
-        found.append(opt.param_groups[0]["damping"])
         opt.step()
+        found.append([layer["damping"] for layer in opt.diagnostics()["layers"].values()])
     return found
 
 
@@ -136,7 +134,7 @@ def work(rank: int, folder: str) -> None:
             train(model, opt, rank, weighted)
             results[name] = model.state_dict()
         model = Net()
-        results["adapted"] = {"dampings": torch.tensor(adapt(model, rank)), **model.state_dict()}
+        results["found"] = {"dampings": torch.tensor(find(model, rank)), **model.state_dict()}
     finally:
         dist.destroy_process_group()
     torch.save(results, f"{folder}/{rank}.pt")
@@ -187,10 +185,10 @@ def test_two_processes_step_as_one_with_all_samples(case: str, trained: list[dic
         assert (alone - start.state_dict()[name]).abs().max() > 1e-3
 
 
-def test_two_processes_adapt_their_damping_as_one(trained: list[dict[str, dict[str, Tensor]]]) -> None:
+def test_two_processes_find_their_damping_as_one(trained: list[dict[str, dict[str, Tensor]]]) -> None:
     model = Net()
-    expected = {"dampings": torch.tensor(adapt(model, None)), **model.state_dict()}
-    first, second = (processes["adapted"] for processes in trained)
+    expected = {"dampings": torch.tensor(find(model, None)), **model.state_dict()}
+    first, second = (processes["found"] for processes in trained)
     for name, value in expected.items():
         assert torch.equal(first[name], second[name])
         torch.testing.assert_close(first[name], value, rtol=1e-6, atol=1e-9)

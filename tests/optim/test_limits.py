@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from exact import exact
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import FAMILIES, make_layer, matrix_of, random_parents, states
 from torch import Tensor
 
 import dagfisher
-from dagfisher import DAGNaturalGradient
 from dagfisher.errors import SingularBlockError
 from dagfisher.nn import BernoulliLinear, Prior
 
@@ -27,7 +27,7 @@ def test_infinite_damping_is_plain_gradient_descent(solver: str, family: str, n:
     layer = make_layer(family, d, 4, dtype=torch.float64, seed=seed).module
     inputs = random_parents("real", n, d, torch.Generator().manual_seed(seed))
     for alpha in (1e6, 1e9):
-        optimizer = DAGNaturalGradient(layer.parameters(), damping=alpha, solver=solver, tolerance=1e-15)
+        optimizer = exact(layer.parameters(), damping=alpha, solver=solver, tolerance=1e-15)
         layer.zero_grad()
         layer(inputs).square().sum().backward()
         fisher = (1 + alpha) * optimizer.fisher_blocks(layer.weight)
@@ -45,7 +45,7 @@ def test_large_damping_moves_as_sgd_does() -> None:
     ours = make_layer("bernoulli 0,1", 5, 3, dtype=torch.float64, seed=0).module
     theirs = make_layer("bernoulli 0,1", 5, 3, dtype=torch.float64, seed=0).module
     optimizers = [
-        DAGNaturalGradient(ours.parameters(), lr=0.3, damping=1e10),
+        exact(ours.parameters(), lr=0.3, damping=1e10),
         torch.optim.SGD(theirs.parameters(), lr=0.3),
     ]
     for _ in range(10):
@@ -60,7 +60,7 @@ def test_large_damping_moves_as_sgd_does() -> None:
 def test_the_damped_blocks_are_renormalised(alpha: float) -> None:
     """(αI + F)/(1 + α) lies between F and the identity."""
     layer = make_layer("bernoulli 0,1", 3, 2, dtype=torch.float64, seed=4).module
-    optimizer = DAGNaturalGradient(layer.parameters(), damping=alpha)
+    optimizer = exact(layer.parameters(), damping=alpha)
     inputs = random_parents("-1,1", 12, 3, torch.Generator().manual_seed(4))
     q = torch.sigmoid(layer(inputs)) * torch.sigmoid(-layer(inputs))
     u = torch.cat([inputs, torch.ones(12, 1, dtype=torch.float64)], dim=1)
@@ -72,7 +72,7 @@ def test_the_damped_blocks_are_renormalised(alpha: float) -> None:
 
 def test_without_damping_a_singular_block_is_an_error_with_a_remedy() -> None:
     layer = BernoulliLinear(3, 2, dtype=torch.float64)
-    optimizer = DAGNaturalGradient(layer.named_parameters(prefix="head"), damping=0.0)
+    optimizer = exact(layer.named_parameters(prefix="head"), damping=0.0)
     before = matrix_of(layer, lambda p: p.clone())
     layer(torch.ones(5, 3, dtype=torch.float64)).sum().backward()
     with pytest.raises(SingularBlockError, match=r"layer 'head'.*condition.*damping"):
@@ -83,7 +83,7 @@ def test_without_damping_a_singular_block_is_an_error_with_a_remedy() -> None:
 @pytest.mark.parametrize("solver", ["woodbury", "conjugate"])
 def test_solvers_that_divide_by_the_damping_say_so(solver: str) -> None:
     layer = BernoulliLinear(3, 2)
-    optimizer = DAGNaturalGradient(layer.parameters(), damping=0.0, solver=solver)
+    optimizer = exact(layer.parameters(), damping=0.0, solver=solver)
     layer(torch.randn(9, 3)).sum().backward()
     with pytest.raises(SingularBlockError, match="damping > 0"):
         optimizer.step()
@@ -94,7 +94,7 @@ def test_solvers_that_divide_by_the_damping_say_so(solver: str) -> None:
 
 def undamped_step(layer: BernoulliLinear, parents: Tensor, target: Tensor, weights: Tensor) -> Tensor:
     """The natural vector of a cross-entropy, rows [weights, bias]."""
-    optimizer = DAGNaturalGradient(layer.parameters(), damping=0.0, solver="dense")
+    optimizer = exact(layer.parameters(), damping=0.0, solver="dense")
     with dagfisher.sample_weights(weights):
         logits = layer(parents)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="none").sum(1)
@@ -148,7 +148,7 @@ def test_the_natural_gradient_of_a_prior_is_the_gradient_in_its_probabilities() 
     prior = Prior(4, dtype=torch.float64)
     prior.bias.data = torch.tensor([-2.0, 0.0, 0.5, 3.0], dtype=torch.float64)
     target = torch.tensor([0.9, 0.1, 0.5, 0.2], dtype=torch.float64)
-    optimizer = DAGNaturalGradient(prior.parameters(), damping=0.0)
+    optimizer = exact(prior.parameters(), damping=0.0)
     (torch.sigmoid(prior(1)[0]) - target).pow(4).sum().backward()
     rho = torch.sigmoid(prior.bias.detach()).requires_grad_()
     (rho - target).pow(4).sum().backward()
@@ -159,7 +159,7 @@ def test_the_natural_gradient_of_a_table_is_the_gradient_in_its_joint_probabilit
     """One-hot parents c with probability P(c) make η_jc = P(c) ρ_jc the expectations dual to the weights."""
     table = BernoulliLinear(3, 2, bias=False, dtype=torch.float64)
     probability = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    optimizer = DAGNaturalGradient(table.parameters(), damping=0.0)
+    optimizer = exact(table.parameters(), damping=0.0)
     with dagfisher.sample_weights(probability):
         rho = torch.sigmoid(table(torch.eye(3, dtype=torch.float64))).T
     (probability * rho).cos().sum().backward()

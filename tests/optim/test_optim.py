@@ -368,6 +368,8 @@ def test_the_repr_says_what_is_trained_and_how() -> None:
 
 def test_the_default_solver_is_chosen_and_exact_enough() -> None:
     net, x = Net(), data(6, 4)
-    opt = DAGNaturalGradient(net.parameters(), lr=1.0)
+    opt = DAGNaturalGradient(net.parameters(), lr=1.0, damping=0.1, trust_region=None)
     backward(net, opt, x)
     assert_close({p: array(v) for p, v in opt.natural_gradient().items()}, net.natural(x, 0.1), 1e-2)
+    opt.step()
+    assert all(layer["solver"] in SOLVERS for layer in opt.diagnostics()["layers"].values())

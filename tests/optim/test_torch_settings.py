@@ -175,13 +175,18 @@ def test_maximize_climbs_as_descending_on_the_negated_loss_with_the_same_decay(
     assert same(net, twin)
 
 
-def test_the_damping_is_not_adapted_to_a_loss_that_is_maximised() -> None:
-    net = Net()
-    opt = built(net, maximize=True)
-    backward(net, opt, X)
-    with pytest.raises(SettingError, match="negate the loss"):
-        opt.adapt_damping(lambda: loss(net(X)))
-    assert same(net, Net())
+def test_a_loss_that_is_maximised_finds_the_damping_of_its_negative() -> None:
+    """The curvature that is judged is that of the distribution, whichever way the gradient points."""
+    net, twin = Net(), Net()
+    opt, climbing = optimizer(net.parameters(), damping=None), optimizer(twin.parameters(), damping=None, maximize=True)
+    for seed in range(4):
+        backward(net, opt, data(6, 4, seed=seed))
+        opt.step()
+        climbing.zero_grad()
+        (-loss(twin(data(6, 4, seed=seed)))).backward()
+        climbing.step()
+    assert same(net, twin)
+    assert opt.diagnostics()["layers"] == climbing.diagnostics()["layers"]
 
 
 @pytest.mark.parametrize("foreach", [None, True, False])

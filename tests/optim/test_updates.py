@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from exact import exact
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dagfisher import DAGNaturalGradient
 from dagfisher.nn import BernoulliLinear
 from dagfisher.optim.updates import apply_update
 
@@ -118,7 +118,7 @@ def test_the_optimizer_accelerates_the_natural_gradient_and_not_the_gradient(
     """A run with momentum or Adam is torch's own, fed with the natural vectors."""
     torch.manual_seed(0)
     layer = BernoulliLinear(4, 3, dtype=F64)
-    optimizer = DAGNaturalGradient(layer.parameters(), lr=0.05, update_every=2, **settings)
+    optimizer = exact(layer.parameters(), lr=0.05, update_every=2, **settings)
     copies = [torch.nn.Parameter(p.detach().clone()) for p in layer.parameters()]
     reference = plain(copies, lr=0.05, **settings)  # type: ignore[call-arg]
     for _ in range(6):

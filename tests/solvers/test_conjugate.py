@@ -129,7 +129,7 @@ def test_every_kind_of_basis_and_preconditioner_is_exact() -> None:
         assert relative_error(solver.solve(case.second), solve_rows(expected, case.second)) < 1e-10
         corner = 0 if solver.leading is None else solver.leading.shape[1]
         whole = corner == solver.rows.shape[1]
-        seen.add("partial" if solver.directions is not None else "all" if whole else "corner" if corner else "diagonal")
+        seen.add("all" if whole else "partial" if solver.directions is not None else "corner" if corner else "diagonal")
     assert seen >= {"partial", "diagonal", "all"}
 
 
