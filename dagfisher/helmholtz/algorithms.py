@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from .._settings import LARGEST_RATE
 from ..errors import SettingError
+from ..optim import OptimizerSettings
 from .evaluate import Estimate
 from .machine import HelmholtzMachine
 from .sampling import Wake
@@ -88,7 +90,9 @@ class Algorithm:
             takes the machine as it is.
         least_samples: fewer samples S than this are refused.
         figures: what ``dagfisher evaluate`` reports beside the log-likelihood.
-        lr: the default learning rate.
+        lr: the default learning rate; of a natural algorithm that of the optimizer if it is not given.
+        batch_size: examples in a minibatch by default.
+        samples: draws of q(h|x) per example by default.
         solver: of `DAGNaturalGradient`; None for plain gradients.
         update_every: steps that a Fisher is kept, with a solver; None: the optimizer's own rule.
     """
@@ -101,7 +105,9 @@ class Algorithm:
     initialise: Initialise = glorot
     least_samples: int = 1
     figures: tuple[Figure, ...] = ()
-    lr: float
+    lr: float = OptimizerSettings.lr
+    batch_size: int = 32
+    samples: int = 10
     solver: str | None = None
     update_every: int | None = None
 
@@ -222,20 +228,22 @@ def algorithm_named(name: str) -> Algorithm:
     return ALGORITHMS[name.lower()]
 
 
+_NATURAL: dict[str, Any] = {"lr": OptimizerSettings.lr, "solver": "auto", "batch_size": 100, "samples": 5}
+"""Larger minibatches with fewer samples each: the price of a natural step does not grow with them."""
+
 for _algorithm in (
     _WS,
     _RWS,
     _BIHM,
     _REINFORCE,
-    dataclasses.replace(_WS, name="nws", summary="natural wake-sleep", solver="auto"),
-    dataclasses.replace(_RWS, name="nrws", summary="natural reweighted wake-sleep", lr=0.1, solver="auto"),
+    dataclasses.replace(_WS, name="nws", summary="natural wake-sleep", **_NATURAL),
+    dataclasses.replace(_RWS, name="nrws", summary="natural reweighted wake-sleep", **_NATURAL),
     dataclasses.replace(
         _RWS,
         name="dnrws",
         summary="natural reweighted wake-sleep with diagonal Fisher blocks",
-        lr=0.05,
-        solver="diagonal",
+        **{**_NATURAL, "solver": "diagonal"},
     ),
-    dataclasses.replace(_BIHM, name="nbihm", summary="natural bidirectional machine", solver="auto"),
+    dataclasses.replace(_BIHM, name="nbihm", summary="natural bidirectional machine", **_NATURAL),
 ):
     register_algorithm(_algorithm)

@@ -18,12 +18,12 @@ import torch
 from .. import datasets
 from .._settings import LARGEST_RATE, converted, listed, number, one_of, setting, settings_of, switch
 from ..errors import SettingError
-from ..optim import OptimizerSettings
+from ..optim import BY_ITSELF, OptimizerSettings
 from .algorithms import ALGORITHMS, Algorithm, algorithm_named
 from .machine import LATERAL, HelmholtzMachine
 from .regularisers import L1, L2, WARM_UPS, Entropy
 from .schedules import Schedule
-from .train import Trainer
+from .train import LR_SCHEDULE, Trainer
 
 STATES: dict[str, tuple[float, float]] = {"plus-minus": (-1, 1), "zero-one": (0, 1)}
 """The two states of every unit, by name."""
@@ -40,9 +40,8 @@ LAYERS: dict[str, tuple[int, ...]] = {
 """The hidden layers, from the data up, that a named dataset gets by default."""
 _LAYERS_UP_TO = {3 * 3: _BARS, 14 * 14: _MINI, 28 * 28: _DEEP}
 
-_TOLERANCE = 0.01
-_GREY_PLAIN_LR, _GREY_NATURAL_LR, _GREY_DAMPING = 0.003, 0.005, 10.0
-"""For Gaussian pixels, whose Fisher weights 1/σ² are a hundred times those of binary ones."""
+_GREY_PLAIN_LR = 0.003
+"""For Gaussian pixels, whose gradients are a hundred times those of binary ones; natural gradients need no other."""
 
 NATURAL_ONLY = (
     *("damping", "update_every", "solver", "tolerance", "trust_region", "window", "fisher"),
@@ -100,14 +99,22 @@ def _device(name: str, given: Any) -> str:
     return str(device)
 
 
+def _momentum(name: str, given: Any) -> Any:
+    return given if given == "auto" else number(0, below=1)(name, given)
+
+
 _natural = "natural algorithms: "
+NONE = "none"
+"""A trust region that bounds nothing; None is one that was not given."""
 
 
-def _of_optimizer(name: str, default: str) -> Any:
-    """A setting of the optimizer, with its check and its help; `default` says what counts if it is not given."""
+def _of_optimizer(name: str) -> Any:
+    """A setting of the optimizer, with its check and its help."""
     (entry,) = (each for each in settings_of(OptimizerSettings) if each.name == name)
 
     def check(name: str, given: Any) -> Any:
+        if name == "trust_region" and given == NONE:
+            return NONE
         value = given
         for kind in (int, float) if isinstance(given, str) else ():
             with contextlib.suppress(ValueError):
@@ -115,14 +122,14 @@ def _of_optimizer(name: str, default: str) -> Any:
                 break
         return entry.convert(name, value)
 
-    return setting(None, check, f"{_natural}{entry.help} ({default})")
+    return setting(None, check, f"{_natural}{entry.help}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Every setting of a run, defaults filled in; made by `resolve`, which checks what is given.
 
-    The settings of `NATURAL_ONLY` are None for plain algorithms; a ``damping`` of None is adapted.
+    The settings of `NATURAL_ONLY` are None for plain algorithms.
     """
 
     data: str = setting("mini-mnist", _data, "a name that `dagfisher data` lists, or the path of images of your own")
@@ -144,24 +151,24 @@ class Settings:
         "whose units see those before them in their layer: generative, recognition or both (none)",
     )
     epochs: int = setting(20, number(1, whole=True), "epochs in all")
-    batch_size: int = setting(32, number(1, whole=True), "examples in a minibatch")
-    samples: int = setting(10, number(1, whole=True), "draws of q(h|x) per example")
+    batch_size: int = setting(None, number(1, whole=True), "examples in a minibatch (natural algorithms 100, plain 32)")
+    samples: int = setting(None, number(1, whole=True), "draws of q(h|x) per example (natural algorithms 5, plain 10)")
     lr: float = setting(
         None,
         number(0, open_low=True, below=LARGEST_RATE),
-        "learning rate (by algorithm, times 1 − momentum; 0.001 with adam)",
+        "learning rate (by algorithm; with a given momentum 1 − momentum times the rate without; 0.001 with adam)",
     )
-    damping: float | None = _of_optimizer("damping", "adapted")
-    update_every: int | None = _of_optimizer("update_every", "by algorithm")
-    solver: str | None = _of_optimizer("solver", "by algorithm")
-    tolerance: float | None = _of_optimizer("tolerance", f"{_TOLERANCE}")
-    trust_region: float | None = _of_optimizer("trust_region", "no bound")
-    window: int | None = _of_optimizer("window", "1")
+    damping: float | str | None = _of_optimizer("damping")
+    update_every: int | str | None = _of_optimizer("update_every")
+    solver: str | None = _of_optimizer("solver")
+    tolerance: float | str | None = _of_optimizer("tolerance")
+    trust_region: float | str | None = _of_optimizer("trust_region")
+    window: int | None = _of_optimizer("window")
     fisher: str | None = setting(
         None, one_of("wake", "dream"), _natural + "Fisher of p from wake or dream samples (wake)"
     )
     lr_schedule: str = setting(
-        "linear:0:0.5", _schedule, "factor of lr: constant, cosine, linear:0:0.5, step:5:0.5, warm-up:1+cosine, …"
+        LR_SCHEDULE, _schedule, "factor of lr: constant, cosine, linear:0:0.5, step:5:0.5, warm-up:1+cosine, …"
     )
     damping_schedule: str | None = setting(None, _schedule, _natural + "the same for damping (constant)")
     update_every_schedule: str | None = setting(None, _schedule, _natural + "the same for update_every (constant)")
@@ -171,7 +178,9 @@ class Settings:
     entropy: float = setting(0.0, number(0), "reward for the entropy of the units given their parents")
     warm_up: int = setting(0, number(0, whole=True), "steps until l1, l2 and entropy count in full")
     warm_up_shape: str = setting("linear", one_of(*WARM_UPS), "how: linear, or hyperbolic as the thesis prints")
-    momentum: float = setting(0.0, number(0, below=1), "of the gradient, or natural gradient")
+    momentum: float | str = setting(
+        None, _momentum, "of the gradient (none), or natural gradient (auto: as the optimizer's own)"
+    )
     nesterov: bool = setting(False, switch, "look ahead along the momentum")
     adam: tuple[float, ...] | None = setting(None, _adam, "Adam on the gradient, or natural gradient; its betas")
     baseline: bool = setting(True, switch, "subtract 1/S from the wake weights of q")
@@ -200,9 +209,15 @@ class Settings:
         defaults = {entry.name: entry.default for entry in settings_of(cls)}
         values = {**defaults, **cls.convert(given)}
         algorithm = algorithm_named(values["algorithm"])
+        natural = algorithm.solver is not None
+        given_momentum = values["momentum"]
+        if given_momentum is None:
+            values["momentum"] = "auto" if natural and not values["adam"] else 0.0
+        elif given_momentum == "auto" and not natural:
+            raise SettingError(f"momentum auto belongs to natural algorithms, and {algorithm.name} is a plain one.")
         if values["nesterov"] and not values["momentum"]:
             raise SettingError("nesterov needs a momentum above 0.")
-        if values["momentum"] and values["adam"]:
+        if given_momentum and values["adam"]:
             raise SettingError("momentum and adam cannot both be given; choose one.")
         if values["binarisation"] == "G" and values["lateral"] in ("generative", "both"):
             raise SettingError(
@@ -210,10 +225,19 @@ class Settings:
                 "can have lateral recognition alone."
             )
         rate = algorithm.lr
-        if values["binarisation"] == "G":
-            rate = _GREY_PLAIN_LR if algorithm.solver is None else _GREY_NATURAL_LR
-        rate = 0.001 if values["adam"] else rate * (1 - values["momentum"])
-        fitting = {"lr": rate, "threads": torch.get_num_threads(), "layers": LAYERS.get(values["data"])}
+        if values["binarisation"] == "G" and not natural:
+            rate = _GREY_PLAIN_LR
+        if values["adam"]:
+            rate = 0.001
+        elif isinstance(given_momentum, float):
+            rate *= (1 - given_momentum) / (1 - BY_ITSELF["momentum"] if natural else 1)
+        fitting = {
+            "lr": rate,
+            "batch_size": algorithm.batch_size,
+            "samples": algorithm.samples,
+            "threads": torch.get_num_threads(),
+            "layers": LAYERS.get(values["data"]),
+        }
         fitting.update(_natural_defaults(algorithm, values))
         values.update({name: value for name, value in fitting.items() if values[name] is None})
         if values["layers"] is None:
@@ -277,7 +301,7 @@ class Settings:
                 update_every=self.update_every,
                 solver=self.solver,
                 tolerance=self.tolerance,
-                trust_region=self.trust_region,
+                trust_region=None if self.trust_region == NONE else self.trust_region,
                 window=self.window,
                 fisher=str(self.fisher),
                 momentum=self.momentum,
@@ -311,10 +335,11 @@ def _natural_defaults(algorithm: Algorithm, values: dict[str, Any]) -> dict[str,
     """What a natural algorithm takes where nothing is given; an error for a plain one that was given any of it."""
     if algorithm.solver is not None:
         return {
-            "damping": _GREY_DAMPING if values["binarisation"] == "G" else None,
-            "update_every": algorithm.update_every,
+            "damping": "auto",
+            "update_every": "auto" if algorithm.update_every is None else algorithm.update_every,
             "solver": algorithm.solver,
-            "tolerance": _TOLERANCE,
+            "tolerance": "auto",
+            "trust_region": "auto",
             "window": 1,
             "fisher": "wake",
             "damping_schedule": "constant",

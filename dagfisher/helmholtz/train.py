@@ -25,6 +25,8 @@ from .regularisers import L1, L2, Entropy, Regulariser, shrinkage, weights_of
 from .sampling import Wake, log_mean_exp, wake
 from .schedules import Schedule
 
+LR_SCHEDULE = "linear:0:0.5"
+"""How the learning rate changes if nobody says so: it falls to 0 over the last half of the epochs."""
 LIMITS = {"lr": LARGEST_RATE, "damping": LARGEST_RATE, "update_every": 1e9, "samples": 1e6}
 """What a schedule may change, and below which value it must stay."""
 
@@ -42,7 +44,7 @@ class Trainer:
             name that was registered, or an :class:`Algorithm`.
         lr, update_every: of the optimizer; the algorithm's own defaults if not given.
         damping: of natural algorithms; if it is not given, each layer finds its own.
-        samples: S, draws of q(h|x) per example.
+        samples: S, draws of q(h|x) per example; the algorithm's own default if not given.
         seed: of every draw that the trainer makes.
         baseline: subtract the mean weight 1/S from the wake weights of q (no change of expectation, less variance).
         fisher: estimate the Fisher of p from ``"wake"`` samples with their weights, or from ``"dream"`` samples.
@@ -50,7 +52,7 @@ class Trainer:
         sleep_scale: multiplies the sleep gradient (rescaled-sleep).
         regularisers: any of :class:`L1`, :class:`L2` and :class:`Entropy`.
         schedules: how ``"lr"``, ``"damping"``, ``"update_every"`` and ``"samples"`` change during :meth:`fit`; see
-            :class:`Schedule`.
+            :class:`Schedule`. By default the learning rate falls to 0 over the last half; ``{}``: nothing changes.
         optimizer: a callable of param groups (p first, q second) that makes the optimizer instead of the default one,
             for example ``lambda groups: torch.optim.Adam(groups, lr=1e-3)``.
         settings: further keyword arguments of :class:`dagfisher.DAGNaturalGradient`, for natural algorithms, or of
@@ -63,9 +65,9 @@ class Trainer:
         algorithm: str | Algorithm = "nrws",
         *,
         lr: float | None = None,
-        damping: float | None = None,
-        update_every: int | None = None,
-        samples: int = 10,
+        damping: float | str | None = None,
+        update_every: int | str | None = None,
+        samples: int | None = None,
         seed: int = 0,
         baseline: bool = True,
         fisher: str = "wake",
@@ -78,8 +80,8 @@ class Trainer:
     ) -> None:
         self.machine = machine
         self.algorithm = algorithm if isinstance(algorithm, Algorithm) else algorithm_named(algorithm)
-        _check(self.algorithm, samples, fisher, sleep_steps, sleep_scale)
-        self.samples = samples
+        self.samples = self.algorithm.samples if samples is None else samples
+        _check(self.algorithm, self.samples, fisher, sleep_steps, sleep_scale)
         self.seed = seed
         self.baseline = baseline
         self.fisher = fisher
@@ -89,7 +91,7 @@ class Trainer:
         self.regularisers = list(regularisers)
         if not all(isinstance(regulariser, Regulariser) for regulariser in self.regularisers):
             raise SettingError("regularisers must be objects like L2(1e-4) or Entropy(0.01).")
-        self.schedules = dict(schedules or {})
+        self.schedules = {"lr": Schedule(LR_SCHEDULE)} if schedules is None else dict(schedules)
         self.epoch = 0
         self.batch = 0
         self.steps = 0
@@ -101,8 +103,8 @@ class Trainer:
         self,
         given: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None,
         lr: float | None,
-        damping: float | None,
-        update_every: int | None,
+        damping: float | str | None,
+        update_every: int | str | None,
         settings: dict[str, Any],
     ) -> torch.optim.Optimizer:
         networks = (self.machine.generative_parameters(), self.machine.recognition_parameters())
@@ -256,7 +258,7 @@ class Trainer:
         data: Dataset,
         epochs: int,
         *,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         on_step: Callable[[Tensor], None] | None = None,
         on_epoch: Callable[[int, float], None] | None = None,
     ) -> None:
@@ -265,11 +267,12 @@ class Trainer:
         Args:
             data: the training split gives the minibatches.
             epochs: in all.
-            batch_size: examples in a minibatch.
+            batch_size: examples in a minibatch; the algorithm's own default if not given.
             on_step: is given what `step` returned, after each step.
             on_epoch: is given the number of epochs done and the mean of what `step` returned over the epoch (or over
                 what was left of it after a resume).
         """
+        batch_size = self.algorithm.batch_size if batch_size is None else batch_size
         for name in self.schedules:  # what cannot be followed to the end is not begun
             for epoch in range(self.epoch, epochs + 1):
                 self._scheduled(name, epoch, epochs)

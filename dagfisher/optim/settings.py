@@ -80,9 +80,21 @@ _solver = _that(
 USUAL = 50
 """The steps that a Fisher is kept, once a training is under way."""
 
-BY_ITSELF = {"momentum": 0.8, "trust_region": 4.0, "tolerance": 0.3, "update_every": AUTO, "undeclared": "adam"}
+BY_ITSELF: dict[str, Any] = {
+    "momentum": 0.8,
+    "trust_region": 4.0,
+    "tolerance": 0.3,
+    "update_every": AUTO,
+    "undeclared": "adam",
+}
 """What "auto" means where the damping is found: the optimizer looks after the length of its steps."""
-BY_FORMULA = {"momentum": 0.0, "trust_region": None, "tolerance": 0.02, "update_every": 1, "undeclared": "sgd"}
+BY_FORMULA: dict[str, Any] = {
+    "momentum": 0.0,
+    "trust_region": None,
+    "tolerance": 0.02,
+    "update_every": 1,
+    "undeclared": "sgd",
+}
 """What "auto" means where a damping is given: a step is −lr(1 + α)(αI + F)⁻¹g, and nothing else."""
 UNDECLARED_SHARE = 0.01
 """Where the damping is found, the share of the rate that Adam has on parameters which nobody declared."""
