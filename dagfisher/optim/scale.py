@@ -25,7 +25,7 @@ LEAST_UNITS = 30
 """Units below which a mean over them is not told from chance."""
 FACTOR = 3.0
 """How far the scale may be from a sum or a mean to be taken for it."""
-SPREAD = 10.0
+SPREAD = 4.0
 """How far apart the scales of single samples may be; a loss that weights samples by more is of another kind."""
 
 
