@@ -39,6 +39,7 @@ from ..solvers import SOLVERS
 from .damping import LARGEST, adapted, first_damping, predictions
 from .distributed import share_rows
 from .matrix import LayerMatrix
+from .pace import Pace
 from .settings import AUTO, USUAL, chosen
 
 MOST_KEPT = 5
@@ -46,8 +47,8 @@ MOST_KEPT = 5
 RETRIES = (1.0, 10.0, 100.0)
 """A damping that is found by itself is tried with these factors where blocks cannot be inverted."""
 
-Restored = tuple[LayerFisher, int, list[Any], Window]
-"""The inverse Fisher, the step it was made at, the layout it fits, and the past refreshes."""
+Restored = tuple[LayerFisher, int, list[Any], Window, Pace]
+"""The inverse Fisher, the step it was made at, the layout it fits, the past refreshes, and the pace."""
 
 
 class Refreshed(NamedTuple):
@@ -76,6 +77,7 @@ class TrainedLayer(LayerMatrix):
         self.window = Window()
         self.failures = 0
         """Refreshes in a row whose blocks could not be inverted."""
+        self.pace = Pace()
         self.ratio: float | None = None
         """The curvature that fresh samples found at the last refresh, over what was predicted."""
         self._latest: list[Rows | Grams] = []
@@ -126,8 +128,9 @@ class TrainedLayer(LayerMatrix):
         except SettingError as error:
             raise SettingError(f"layer {self.name}: {error}") from None
 
-    def keep(self, fisher: LayerFisher, step: int) -> None:
+    def keep(self, fisher: LayerFisher, step: int, pace: Pace) -> None:
         """Use this Fisher until the next refresh."""
+        self.pace = pace
         self.fisher, self.refreshed, self._layout = fisher, step, self.layout()
         self.failures = 0
         self._order = self.order
@@ -136,8 +139,8 @@ class TrainedLayer(LayerMatrix):
 
     def _update_every(self, step: int) -> float:
         k = chosen(self.group, "update_every")
-        if k == AUTO:  # as long as the training before the last refresh, since everything changes at first
-            return float(min(USUAL, max(1, self.refreshed or 0)))
+        if k == AUTO:
+            return float(self.pace.interval)
         value = k(step) if callable(k) else k
         number = _number(value)
         if not number >= 1:
@@ -241,7 +244,7 @@ class TrainedLayer(LayerMatrix):
         self, segments: list[Segment], gradient: Tensor, damping: float, step: int
     ) -> tuple[LayerFisher, Tensor]:
         automatic = chosen(self.group, "update_every") == AUTO
-        uses = min(USUAL, max(1, step)) if automatic else self._update_every(step)
+        uses = min(USUAL, 2 * self.pace.interval) if automatic else self._update_every(step)
         return LayerFisher.begin(
             segments,
             gradient,
@@ -291,6 +294,7 @@ class TrainedLayer(LayerMatrix):
             "refreshed": self.refreshed,
             "layout": self._layout,
             "damping": self.fisher.damping,
+            "pace": list(self.pace),
             "sizes": list(self.fisher.sizes),
             "solvers": [{"solver": s.name, **s.state()} for s in self.fisher.solvers],
             "window": self.window.state(),
@@ -318,6 +322,7 @@ class TrainedLayer(LayerMatrix):
             coupled = self.declaration.coupled > 1
             fisher, window = LayerFisher(damping, sizes, solvers, coupled), Window()
             window.restore(state["window"], device)
+            pace = Pace(*state.get("pace", Pace(USUAL)))
             if len(layout) != len(self.layout()) or not 0 <= refreshed < step or not 0 <= damping < math.inf:
                 raise ValueError("a number out of its range")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -334,15 +339,15 @@ class TrainedLayer(LayerMatrix):
                 fisher.require_fitting(torch.zeros(layout[2], layout[3], dtype=self._dtype(), device=device))
             except (RuntimeError, ValueError, TypeError, AttributeError) as error:
                 raise self._damaged(error) from None
-        return fisher, refreshed, layout, window
+        return fisher, refreshed, layout, window, pace
 
     def _damaged(self, error: Exception) -> CheckpointError:
         return CheckpointError(f"layer {self.name}: its saved state is damaged ({error!r}).")
 
     def restore(self, restored: Restored | None) -> None:
         """Continue from what `restored` gave."""
-        state = restored if restored is not None else (None, None, None, Window())
-        self.fisher, self.refreshed, self._layout, self.window = state
+        state = restored if restored is not None else (None, None, None, Window(), Pace())
+        self.fisher, self.refreshed, self._layout, self.window, self.pace = state
 
     @property
     def solver(self) -> str:

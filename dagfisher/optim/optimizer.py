@@ -19,6 +19,7 @@ from ..errors import DagFisherWarning, DeclarationError, SettingError
 from .groups import readable_groups
 from .guards import blame, blaming, require_dense
 from .layer import MOST_KEPT, Refreshed, TrainedLayer
+from .pace import Pace
 from .scale import check_scale
 from .settings import (
     AUTO,
@@ -270,9 +271,12 @@ class DAGNaturalGradient(ShownOptimizer):
             if first:
                 check_scale(first)
             self._regions.keep(bounds)
+            paced = [(layer.pace, layer.ratio) for layer in fresh]
+            pace = min((pace for pace, _ in paced), default=Pace())
+            pace = pace.after(max((ratio for _, ratio in paced if ratio is not None), default=None))
             for layer, refreshed in fresh.items():
                 if refreshed.failure is None:
-                    layer.keep(refreshed.fisher, self._step)
+                    layer.keep(refreshed.fisher, self._step, pace)
                 else:
                     layer.failures += 1
                     warnings.warn(

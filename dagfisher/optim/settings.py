@@ -82,7 +82,7 @@ USUAL = 50
 
 BY_ITSELF: dict[str, Any] = {
     "momentum": 0.8,
-    "trust_region": 8.0,
+    "trust_region": 4.0,
     "tolerance": 0.3,
     "update_every": AUTO,
     "undeclared": "adam",

@@ -41,10 +41,6 @@ def bounded(found: list[Natural]) -> tuple[list[Tensor], dict[int, tuple[Tensor,
     Kullback-Leibler divergence of the whole step −v to second order. A step −lr·v then has at most lr² of the bound, so
     that a falling rate makes steps shorter. A rate above 1 makes the bound smaller. No host synchronisation.
 
-    Units of deterministic layers act together with those after them, which unit-wise blocks leave out. By the
-    inequality of Cauchy and Schwarz m + 1 layers that act together change the outputs by at most m + 1 times the sum of
-    what each does; so with m deterministic layers in a group that many times the sum counts.
-
     Returns:
         x·g of each layer, which is not finite if an entry of its vector is not; and the divergence of the whole step
         and the factor of each group with a trust region, by the id of the group.
@@ -59,14 +55,14 @@ def bounded(found: list[Natural]) -> tuple[list[Tensor], dict[int, tuple[Tensor,
     steps = {}
     for key, members in groups.items():
         group, device = found[members[0]].layer.group, found[members[0]].vector.device
-        together = 1 + sum(found[i].layer.deterministic for i in members)
         rate = max(1.0, *(plain(each["lr"]) for i in members for each in found[i].layer.groups))
         growths = tuple(1 + found[i].damping for i in members)
-        halves = tuple(0.5 * together * (rate * growth) ** 2 for growth in growths)
+        halves = tuple(0.5 * (rate * growth) ** 2 for growth in growths)
         forms = torch.stack([products[i].to(device, torch.float32) for i in members])
         divergence = forms @ _on_device(halves, device)
         # A divergence that is zero, or by rounding less, leaves the step as it is.
-        factor = (plain(chosen(group, "trust_region")) / divergence.clamp_min(1e-30)).sqrt_().clamp_max_(1.0)
+        most = plain(chosen(group, "trust_region")) * min(found[i].layer.pace.trust for i in members)
+        factor = (most / divergence.clamp_min(1e-30)).sqrt_().clamp_max_(1.0)
         steps[key] = (divergence / rate**2, factor)
         for i, scale in [(i, factor.to(found[i].vector.dtype) * g) for i, g in zip(members, growths, strict=True)]:
             vector = found[i].vector
