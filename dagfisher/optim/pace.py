@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .settings import USUAL
 
-CALM, WILD = 2.0, 4.0
+CALM, WILD = 3.0, 10.0
 """Up to CALM times the predicted curvature all is well; above WILD times a Fisher is out of date, or a step too far."""
 LEAST_TRUST = 1e-8
 
