@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from exact import exact
 from torch import Tensor
 
-from dagfisher import DAGNaturalGradient, sample_weights
+from dagfisher import sample_weights
 from dagfisher.app import main
 from dagfisher.errors import SettingError
 from dagfisher.helmholtz import L1, L2, Entropy, HelmholtzMachine, Run, Settings, Trainer, estimate
@@ -151,7 +152,7 @@ def test_shared_rows_of_parents_or_states_feed_the_same_fisher() -> None:
     parents, states = torch.randn(4, 2, dtype=F64), torch.randint(2, (3, 4, 3)).double()
     found = []
     for shared in (True, False):
-        opt = DAGNaturalGradient(layer.parameters(), lr=0.1, damping=0.2, solver="dense")
+        opt = exact(layer.parameters(), lr=0.1, damping=0.2, solver="dense")
         given = parents if shared else parents.expand(3, -1, -1)
         opt.zero_grad()
         layer.predictor(given, states).square().sum().backward()
@@ -360,7 +361,7 @@ def test_fisher_blocks_are_those_of_the_enumerated_network(network: str, states:
     blocks = [(k, j) for k, j, _ in places]
     apart = torch.tensor([[one != other for one in blocks] for other in blocks])
     assert full[apart].abs().max() < 1e-14
-    opt = DAGNaturalGradient([p for layer in layers for p in layer.parameters()], damping=0.1, solver="dense")
+    opt = exact([p for layer in layers for p in layer.parameters()], damping=0.1, solver="dense")
     with sample_weights(weights):
         if network == "generative":
             predictors = [machine.down(i, h, c) for i, (h, c) in enumerate(zip(hidden, [x, *hidden], strict=False))]
