@@ -17,7 +17,6 @@ from ways_wrong import (
     Heads,
     WithTable,
     X,
-    adapting,
     asked_too_early,
     between,
     build,
@@ -143,8 +142,6 @@ CASES: dict[str, Case] = {
     # Questions and calls at the wrong time
     "blocks before any pass": (asked_too_early, MissingStatisticsError, rf"{HEAD} has no blocks yet.*Run the model in"),
     "a sample after backward": (sampled_too_late, MissingStatisticsError, "came after backward.*retain_graph=True"),
-    "a loss for a function": (adapting(torch.tensor(1.0)), SettingError, "needs a function.*not a Tensor.*lambda"),
-    "a number for a function": (adapting(1.0), SettingError, "needs a function.*not a float"),
     "a rate of two numbers": (set_to(lr=torch.ones(2)), SettingError, r"Tensor lr must be 1-element.*\(2,\)"),
     "damping of two numbers": (set_to(damping=lambda t: torch.ones(2)), SettingError, "damping gave tensor"),
     "a NaN tensor": (set_to(lr=torch.tensor(math.nan)), SettingError, "lr must be a finite number of at least 0"),
@@ -165,14 +162,14 @@ CASES: dict[str, Case] = {
         lambda n, o: o.add_param_group({"params": [torch.ones(2)], "dampening": 0.1}), SettingError, "mean 'damping'"
     ),
     "three betas": (build(betas=(0.9, 0.9, 0.9)), SettingError, "betas must be two numbers"),
-    "a damping in words": (build(damping="some"), SettingError, "damping must be a finite number of at least 0 or a c"),
+    "a damping in words": (build(damping="some"), SettingError, "damping must be a finite.*least 0, a call.*or None"),
     "an undeclared parameter": (
         lambda n, o: DAGNaturalGradient([*Net().named_parameters(), ("extra", nn.Parameter(torch.ones(2)))],
                                         undeclared="error"),
         DeclarationError, "parameter extra belongs to no declared layer; declare its module"
     ),
     # Declarations
-    "rows of 0": (declaring(max_rows=0), DeclarationError, "max_rows must be a whole number of at least 1, not 0"),
+    "rows of 0": (declaring(max_rows=0), DeclarationError, "max_rows must be a whole number of at.*inf, not 0"),
     "rows and a half": (declaring(max_rows=2.5), DeclarationError, "max_rows must be a whole number.*not 2.5"),
     "rows in words": (declaring(max_rows="all"), DeclarationError, "max_rows must be a whole number.*not 'all'"),
     "a std of 0": (declaring("gaussian", std=0), DeclarationError, "std must be a positive finite number, not 0"),

@@ -24,6 +24,7 @@ from by_hand import (
     same,
     scaled,
 )
+from exact import exact
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import lr_scheduler
@@ -143,10 +144,8 @@ def test_two_groups_are_two_optimizers() -> None:
         {"lr": 0.02, "damping": 0.3, "update_every": 2, "momentum": 0.9},
         {"lr": 0.01, "solver": "woodbury", "betas": (0.9, 0.99), "weight_decay": 0.1},
     )
-    one = DAGNaturalGradient(
-        [{"params": net.encoder.parameters(), **first}, {"params": net.head.parameters(), **second}]
-    )
-    two = [DAGNaturalGradient(twin.encoder.parameters(), **first), DAGNaturalGradient(twin.head.parameters(), **second)]
+    one = exact([{"params": net.encoder.parameters(), **first}, {"params": net.head.parameters(), **second}])
+    two = [exact(twin.encoder.parameters(), **first), exact(twin.head.parameters(), **second)]
     for step in range(5):
         backward(net, one, data(6, 4, seed=step))
         one.step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import pytest
 import torch
+from exact import exact
 from hypothesis import given
 from reference import (
     FAMILIES,
@@ -28,7 +29,6 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Normal, Poisson, kl_divergence
 
 import dagfisher
-from dagfisher import DAGNaturalGradient
 from dagfisher.nn import BernoulliLinear, Prior
 
 EXACT = ("dense", "woodbury", "conjugate", "auto")
@@ -81,7 +81,7 @@ def belief(request: pytest.FixtureRequest) -> Belief:
 
 def our_blocks(net: Belief) -> list[Tensor]:
     """Our Fisher blocks of every layer, when the samples are all joint states with their probabilities."""
-    optimizer = DAGNaturalGradient(net.parameters(), damping=0.3)
+    optimizer = exact(net.parameters(), damping=0.3)
     top, middle, _ = net.joint()
     with dagfisher.sample_weights(net.log_joint(net.theta()).exp()):
         net.prior(len(top))
@@ -117,7 +117,7 @@ def test_the_two_state_sets_have_the_same_fisher_weight() -> None:
     for low in (0, -1):
         layer = BernoulliLinear(2, 3, states=(low, 1), dtype=torch.float64)
         layer.load_state_dict(BernoulliLinearParameters)
-        optimizer = DAGNaturalGradient(layer.parameters())
+        optimizer = exact(layer.parameters())
         with dagfisher.sample_weights(weights):
             layer(parents)
         found.append(optimizer.fisher_blocks(layer.weight))
@@ -159,7 +159,7 @@ def general_gaussian(theta: Tensor, log_std: float | None, std: float | None = N
 @pytest.mark.parametrize("family", ["gaussian log_std", "gaussian log_var", "gaussian std"])
 def test_the_fisher_of_a_gaussian_layer_is_the_general_formula(family: str) -> None:
     layer = make_layer(family, 3, 4, dtype=torch.float64, seed=2).module
-    optimizer = DAGNaturalGradient(layer.parameters(), damping=0.1)
+    optimizer = exact(layer.parameters(), damping=0.1)
     with dagfisher.sample_weights(SHARES):
         layer(INPUTS)
     theta = matrix_of(layer, lambda p: p).flatten()
@@ -173,7 +173,7 @@ def test_the_fisher_of_a_gaussian_layer_is_the_general_formula(family: str) -> N
 def test_two_gaussian_heads_are_one_gaussian_layer(kind: str, multiple: float) -> None:
     mean, scale = (nn.Linear(3, 2, dtype=torch.float64) for _ in range(2))
     dagfisher.declare_gaussian(mean=mean, **{kind: scale})
-    optimizer = DAGNaturalGradient([*mean.parameters(), *scale.parameters()], damping=0.1)
+    optimizer = exact([*mean.parameters(), *scale.parameters()], damping=0.1)
     with dagfisher.sample_weights(SHARES):
         mean(INPUTS), scale(INPUTS)
     theta = torch.cat([matrix_of(head, lambda p: p).flatten() for head in (mean, scale)])
@@ -184,7 +184,7 @@ def test_two_gaussian_heads_are_one_gaussian_layer(kind: str, multiple: float) -
 def test_a_mean_head_with_fixed_deviation_is_a_gaussian_layer() -> None:
     mean = nn.Linear(3, 2, dtype=torch.float64)
     dagfisher.declare_gaussian(mean=mean, std=0.7)
-    optimizer = DAGNaturalGradient(mean.parameters(), damping=0.1)
+    optimizer = exact(mean.parameters(), damping=0.1)
     with dagfisher.sample_weights(SHARES):
         mean(INPUTS)
     full = general_gaussian(matrix_of(mean, lambda p: p).flatten(), None, 0.7)
@@ -220,7 +220,7 @@ def divergence_hessian(family: str, theta: Tensor) -> Tensor:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_blocks_are_the_hessian_of_the_divergence(family: str) -> None:
     layer = make_layer(family, 3, 4, dtype=torch.float64, seed=3).module
-    optimizer = DAGNaturalGradient(layer.parameters(), damping=0.1)
+    optimizer = exact(layer.parameters(), damping=0.1)
     with dagfisher.sample_weights(SHARES):
         layer(INPUTS)
     full = divergence_hessian(family, matrix_of(layer, lambda p: p).flatten())
@@ -262,9 +262,7 @@ def take_two_steps(spec: dict[str, object], solver: str, dtype: torch.dtype) -> 
     if spec["family"].startswith(("bernoulli", "categorical")):
         for p in layer.module.parameters():
             p.data.mul_(spec["saturation"])
-    optimizer = DAGNaturalGradient(
-        layer.module.parameters(), lr=lr, damping=alpha, solver=solver, tolerance=1e-16, update_every=2
-    )
+    optimizer = exact(layer.module.parameters(), lr=lr, damping=alpha, solver=solver, tolerance=1e-16, update_every=2)
     inputs = random_parents(spec["kind"], n, d, generator).to(dtype)
     weights = random_sample_weights(spec["sample_weights"], n, generator).to(dtype)
     parents, q = by_the_book(layer, inputs, 3 * weights)
@@ -301,7 +299,7 @@ def test_the_diagonal_solver_divides_by_the_diagonal(spec: dict[str, object]) ->
     generator = torch.Generator().manual_seed(spec["seed"])
     layer = make_layer(spec["family"], spec["parents"], spec["outputs"], dtype=torch.float64, seed=0)
     alpha = spec["damping"]
-    optimizer = DAGNaturalGradient(layer.module.parameters(), damping=alpha, solver="diagonal")
+    optimizer = exact(layer.module.parameters(), damping=alpha, solver="diagonal")
     inputs = random_parents(spec["kind"], spec["samples"], spec["parents"], generator)
     layer.module(inputs).square().sum().backward()
     parents, q = by_the_book(layer, inputs, torch.ones(len(inputs)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from exact import exact
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import dagfisher
@@ -64,7 +65,7 @@ def test_a_step_of_natural_logistic_regression_is_newtons() -> None:
     x, y = left["make_data"](0)
     model = left["make_model"]()
     dagfisher.declare(model, "bernoulli")
-    opt = dagfisher.DAGNaturalGradient(model.parameters(), lr=1.0, damping=0, solver="dense")
+    opt = exact(model.parameters(), lr=1.0, damping=0, solver="dense")
 
     def loss(w: torch.Tensor) -> torch.Tensor:
         return binary_cross_entropy_with_logits(x @ w[:-1] + w[-1], y[:, 0])

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from exact import exact
 from torch import Tensor, nn
 
 import dagfisher
-from dagfisher import DAGNaturalGradient, declare_model, summary
+from dagfisher import declare_model, summary
 from dagfisher.bypass import bypassed
 from dagfisher.declaration import declaration_of
 from dagfisher.errors import DeclarationError
@@ -65,7 +66,7 @@ def test_the_table_counts_units_parents_parameters_and_blocks() -> None:
 
 def test_with_an_optimizer_the_table_has_solvers_and_bytes() -> None:
     model = nn.Sequential(dagfisher.nn.BernoulliConv2d(1, 4, 3), nn.Flatten(), dagfisher.nn.BernoulliLinear(16, 2))
-    optimizer = DAGNaturalGradient(model[0].parameters(), solver="dense")
+    optimizer = exact(model[0].parameters(), solver="dense")
     assert "not yet" in summary(model, optimizer)
     model(torch.randn(3, 1, 4, 4)).sum().backward()
     optimizer.step()
@@ -185,7 +186,7 @@ def test_a_module_that_is_never_called_is_skipped_and_the_table_says_why() -> No
     line = next(line for line in summary(model).splitlines() if line.startswith("attention.out_proj"))
     assert "not declared: MultiheadAttention never calls it" in line
     parameters = [p for name, p in model.named_parameters() if not name.startswith("late")]
-    optimizer = DAGNaturalGradient(parameters, lr=0.1)
+    optimizer = exact(parameters, lr=0.1)
     x = torch.randn(5, 4)
     hidden = model.attention(x, x, x)[0]
     sum(layer(hidden).square().sum() for layer in (model.body, model.mean, model.log_var, model.known)).backward()

@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
+from exact import exact
 from reference import states
 from torch import Tensor, distributions
 
 import dagfisher
-from dagfisher import DAGNaturalGradient
 from dagfisher.nn import BernoulliLinear, CategoricalLinear, GaussianLinear, PoissonLinear, Prior, StochasticLayer
 
 F64 = torch.float64
@@ -144,7 +144,7 @@ def test_a_prior_of_any_family_has_units_of_that_family(family: str, settings: d
 def test_the_fisher_of_a_prior_is_the_variance_of_its_units() -> None:
     prior = Prior(3, dtype=F64)
     prior.bias.data = torch.tensor([-1.0, 0.0, 2.0], dtype=F64)
-    optimizer = DAGNaturalGradient(prior.parameters(), damping=0.1)
+    optimizer = exact(prior.parameters(), damping=0.1)
     with dagfisher.sample_weights(torch.rand(9)):
         prior.log_prob(prior.sample(9))
     rho = torch.sigmoid(prior.bias.detach())
@@ -157,7 +157,7 @@ def test_the_fisher_of_a_prior_is_the_variance_of_its_units() -> None:
 @pytest.mark.parametrize("make", LAYERS)
 def test_a_ready_made_layer_takes_natural_steps(make) -> None:
     layer = make()
-    optimizer = DAGNaturalGradient(layer.parameters(), undeclared="error")
+    optimizer = exact(layer.parameters(), undeclared="error")
     layer(torch.randn(20, 3, dtype=F64)).square().sum().backward()
     vectors = optimizer.natural_gradient()
     assert not torch.allclose(vectors[layer.weight], layer.weight.grad)

@@ -177,14 +177,6 @@ def sampled_too_late(net: nn.Module, opt: DAGNaturalGradient) -> None:
     other.sample_fisher()
 
 
-def adapting(losses: Any) -> Bad:
-    def bad(net: nn.Module, opt: DAGNaturalGradient) -> None:
-        backward(net, opt, X)
-        opt.adapt_damping(losses)
-
-    return bad
-
-
 def with_gradients(value: float) -> Bad:
     def bad(net: nn.Module, opt: DAGNaturalGradient) -> None:
         backward(net, opt, X)

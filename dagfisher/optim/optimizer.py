@@ -283,7 +283,7 @@ class DAGNaturalGradient(ShownOptimizer):
                         f"layer {layer.name}: {refreshed.failure} Its Fisher from step {layer.refreshed} is kept "
                         f"(refresh {layer.failures} of at most {MOST_KEPT} that may fail in a row).",
                         DagFisherWarning,
-                        stacklevel=2,
+                        stacklevel=3,
                     )
             for group, values in zip(self.param_groups, settings, strict=True):
                 for parameters, rule in self._rules([p for p in group["params"] if p in vectors], group, values):

@@ -84,7 +84,7 @@ def test_every_algorithm_trains_with_its_defaults(algorithm: str) -> None:
     settings = Run.open("a").settings
     chosen = ALGORITHMS[algorithm]
     assert settings.lr == chosen.lr
-    assert settings.damping is None  # plain algorithms have none, that of natural ones is adapted
+    assert settings.damping is None  # plain algorithms have none, and layers of natural ones find their own
 
 
 def test_a_file_gives_settings_and_flags_override_it() -> None:

@@ -2,7 +2,9 @@
 
     PYTHONPATH=/path/of/the/old/code python tests/golden/make.py
 
-An existing file is what later code is held to; it is replaced only with --again.
+An existing file is what later code is held to; it is replaced only with --again. Version 0.1 bounded a step, not the
+natural gradient, and knew no ``max_rows=math.inf``: with it `cases._bound_steps` must do nothing, and the large
+convolutions must leave that setting out.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Weights and data are uniform draws of explicit generators, which every CPU makes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
@@ -55,10 +56,6 @@ class Problem:
 
     def backward(self, optimizer: DAGNaturalGradient, step: int) -> Tensor:
         """Run a minibatch forwards and backwards; its loss."""
-        raise NotImplementedError
-
-    def probe(self) -> Tensor:
-        """The loss of the last minibatch, without any new draw."""
         raise NotImplementedError
 
 
@@ -122,9 +119,6 @@ class Belief(Problem):
         loss.backward()
         return loss.detach()
 
-    def probe(self) -> Tensor:
-        return -(self.log_p(self.wake) + self.log_q(self.wake)).mean()
-
 
 class VAE(Problem):
     """Deterministic hidden layers, a latent Gaussian of two heads, and binary or Gaussian pixels."""
@@ -174,9 +168,6 @@ class VAE(Problem):
         loss.backward()
         return loss.detach()
 
-    def probe(self) -> Tensor:
-        return self.loss()
-
 
 class Convolutions(Problem):
     """Convolutions up and down, plain, grouped, in two heads and with few rows drawn, Bernoulli and Gaussian."""
@@ -221,9 +212,6 @@ class Convolutions(Problem):
         loss.backward()
         return loss.detach()
 
-    def probe(self) -> Tensor:
-        return self.losses().mean()
-
 
 class Regression(Problem):
     """Counts and classes predicted by declared heads on modules that nobody declared."""
@@ -256,9 +244,6 @@ class Regression(Problem):
         loss.backward()
         return loss.detach()
 
-    def probe(self) -> Tensor:
-        return self.loss()
-
 
 class Mixed(Problem):
     """Accumulated gradients, a bias that is frozen for half of the steps, and weights and biases in groups apart."""
@@ -276,9 +261,9 @@ class Mixed(Problem):
         self.first.bias.requires_grad_(False)
 
     def params(self, settings: dict[str, Any]) -> Iterable[Any]:
-        """A trust region needs one rate for a layer; without it the biases go at twice the rate, without decay."""
+        """A trust region needed one rate for a layer; without it the biases go at twice the rate, without decay."""
         named = list(self.model.named_parameters())
-        apart = {} if "trust_region" in settings else {"lr": 2 * settings["lr"], "weight_decay": 0.0}
+        apart = {} if settings["trust_region"] else {"lr": 2 * settings["lr"], "weight_decay": 0.0}
         return [
             {"params": [(n, p) for n, p in named if n.startswith("halves")], "damping": 0.5, "update_every": 3},
             {"params": [(n, p) for n, p in named if n.endswith("weight") and not n.startswith("halves")]},
@@ -310,9 +295,6 @@ class Mixed(Problem):
         nn.utils.clip_grad_norm_(self.model.parameters(), 20.0)
         return total
 
-    def probe(self) -> Tensor:
-        return self.losses(slice(None)).mean()
-
 
 class Large(Problem):
     """A convolution with more than 2²² numbers in its rows, whose Gram matrices are summed over chunks of samples."""
@@ -321,11 +303,13 @@ class Large(Problem):
         super().__init__(dtype)
         self.kind = kind
         if kind == "bernoulli":
-            module: nn.Module = dagfisher.declare(nn.Conv2d(1, 3, 3, padding=1), "bernoulli")
+            module: nn.Module = nn.Conv2d(1, 3, 3, padding=1)
+            settings: dict[str, Any] = {"family": "bernoulli"}
         elif kind == "grouped":
-            module = dagfisher.declare(nn.Conv2d(2, 4, 3, padding=1, groups=2), "gaussian", min_std=0.1)
+            module, settings = nn.Conv2d(2, 4, 3, padding=1, groups=2), {"family": "gaussian", "min_std": 0.1}
         else:
-            module = dagfisher.declare(nn.ConvTranspose2d(2, 2, 2, stride=2), "gaussian", scale="log_var")
+            module, settings = nn.ConvTranspose2d(2, 2, 2, stride=2), {"family": "gaussian", "scale": "log_var"}
+        dagfisher.declare(module, **settings, max_rows=math.inf)  # all rows count, as they did
         self.start(nn.ModuleDict({"map": module}))
         side, channels, samples = {"bernoulli": (256, 1, 8), "grouped": (200, 2, 6), "transposed": (132, 2, 8)}[kind]
         self.x = 2 * self.uniform(samples, channels, side, side) - 1

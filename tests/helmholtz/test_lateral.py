@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from exact import exact
 from torch import Tensor
 
-from dagfisher import DAGNaturalGradient, sample_weights
+from dagfisher import sample_weights
 from dagfisher.app import main
 from dagfisher.errors import SettingError
 from dagfisher.helmholtz import L1, L2, Entropy, HelmholtzMachine, Run, Settings, Trainer, estimate
+from dagfisher.helmholtz import train as train_module
 from dagfisher.nn import (
     BernoulliConv2d,
     BernoulliConvTranspose2d,
@@ -151,7 +154,7 @@ def test_shared_rows_of_parents_or_states_feed_the_same_fisher() -> None:
     parents, states = torch.randn(4, 2, dtype=F64), torch.randint(2, (3, 4, 3)).double()
     found = []
     for shared in (True, False):
-        opt = DAGNaturalGradient(layer.parameters(), lr=0.1, damping=0.2, solver="dense")
+        opt = exact(layer.parameters(), lr=0.1, damping=0.2, solver="dense")
         given = parents if shared else parents.expand(3, -1, -1)
         opt.zero_grad()
         layer.predictor(given, states).square().sum().backward()
@@ -256,25 +259,49 @@ def test_pairs_may_hold_lateral_layers_beside_convolutions() -> None:
 # Learning
 
 
+class Watched:
+    """The samples of a trainer's step, and the coefficients of their log-probabilities."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wake: Any = None
+        self.weights = self.coefficients = torch.zeros(0)
+        self.dreams: list[Tensor] = []
+        self.dream_coefficient = 0.0
+        for name in ("generative_terms", "recognition_terms", "sleep_terms"):
+            real = getattr(train_module, name)
+            monkeypatch.setattr(train_module, name, partial(getattr(self, f"_{name}"), real))
+
+    def _generative_terms(self, real: Any, machine: Any, state: Any, weights: Tensor, terms: Any) -> None:
+        self.wake, self.weights = state, weights
+        real(machine, state, weights, terms)
+
+    def _recognition_terms(self, real: Any, machine: Any, state: Any, coefficients: Tensor, terms: Any) -> None:
+        self.coefficients = coefficients
+        real(machine, state, coefficients, terms)
+
+    def _sleep_terms(self, real: Any, machine: Any, count: int, coefficient: float, *more: Any, **settings: Any) -> Any:
+        self.dreams, self.dream_coefficient = real(machine, count, coefficient, *more, **settings), coefficient
+        return self.dreams
+
+
 @pytest.mark.parametrize("states", STATES)
-@pytest.mark.parametrize("lateral", NETWORKS)
+@pytest.mark.parametrize("lateral", [None, *NETWORKS])
 @pytest.mark.parametrize("algorithm", ["nws", "nrws", "nbihm"])
 def test_gradients_are_those_of_autograd_for_the_samples_of_the_step(
-    algorithm: str, lateral: str, states: tuple[float, float]
+    algorithm: str, lateral: str | None, states: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = tiny(lateral, states)
-    trainer = Trainer(machine, algorithm, lr=0.0, samples=5, seed=4, baseline=False)
-    trainer.step(X)
-    fixed = trainer._previous
-    assert fixed is not None and bool(fixed.dreams) == (algorithm != "nbihm")
-    rows, weights = fixed.x.repeat(5, 1), fixed.weights.flatten()
-    loss_p = -(weights * log_joint(machine, rows, fixed.hidden)).sum()
+    seen = Watched(monkeypatch)
+    Trainer(machine, algorithm, lr=0.0, samples=5, seed=4, baseline=False).step(X)
+    assert bool(seen.dreams) == (algorithm != "nbihm") and bool(len(seen.coefficients)) == (algorithm != "nws")
+    rows, hidden = seen.wake.x.repeat(5, 1), seen.wake.hidden
+    loss_p = -(seen.weights.flatten() * log_joint(machine, rows, hidden)).sum()
     loss_q = torch.zeros((), dtype=F64)
-    if fixed.coefficients is not None:
-        loss_q = loss_q - (fixed.coefficients.flatten() * log_recognition(machine, rows, fixed.hidden)).sum()
-    if fixed.dreams:
-        log_q = log_recognition(machine, fixed.dreams[0], fixed.dreams[1:])
-        loss_q = loss_q - fixed.dream_coefficient * log_q.mean()
+    if len(seen.coefficients):
+        loss_q = loss_q - (seen.coefficients.flatten() * log_recognition(machine, rows, hidden)).sum()
+    if seen.dreams:
+        log_q = log_recognition(machine, seen.dreams[0], seen.dreams[1:])
+        loss_q = loss_q - seen.dream_coefficient * log_q.mean()
     for parameters, loss in (
         (machine.generative_parameters(), loss_p),
         (machine.recognition_parameters(), loss_q),
@@ -360,7 +387,7 @@ def test_fisher_blocks_are_those_of_the_enumerated_network(network: str, states:
     blocks = [(k, j) for k, j, _ in places]
     apart = torch.tensor([[one != other for one in blocks] for other in blocks])
     assert full[apart].abs().max() < 1e-14
-    opt = DAGNaturalGradient([p for layer in layers for p in layer.parameters()], damping=0.1, solver="dense")
+    opt = exact([p for layer in layers for p in layer.parameters()], damping=0.1, solver="dense")
     with sample_weights(weights):
         if network == "generative":
             predictors = [machine.down(i, h, c) for i, (h, c) in enumerate(zip(hidden, [x, *hidden], strict=False))]

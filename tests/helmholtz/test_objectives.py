@@ -146,7 +146,8 @@ def test_a_streamed_estimate_needs_no_more_memory_for_more_samples(monkeypatch: 
 def test_a_natural_algorithm_with_infinite_damping_is_its_plain_one(pair: tuple[str, str]) -> None:
     plain, natural = tiny_machine((-1.0, 1.0)), tiny_machine((-1.0, 1.0))
     first = Trainer(plain, pair[0], lr=0.1, samples=4, seed=2)
-    second = Trainer(natural, pair[1], lr=0.1, samples=4, seed=2, damping=1e12, tolerance=1e-13)
+    settings = {"damping": 1e12, "tolerance": 1e-13, "trust_region": None}
+    second = Trainer(natural, pair[1], lr=0.1, samples=4, seed=2, **settings)
     for _ in range(5):
         first.step(X_BITS)
         second.step(X_BITS)

@@ -238,7 +238,7 @@ def test_schedules_reach_the_optimizer_and_resume_exactly() -> None:
 )
 def test_a_schedule_that_grows_beyond_all_bounds_is_refused_before_anything_moves(name: str, text: str) -> None:
     machine = tiny_machine(STATES)
-    trainer = Trainer(machine, "nrws", schedules={name: Schedule(text)})
+    trainer = Trainer(machine, "nrws", damping=0.2, update_every=100, schedules={name: Schedule(text)})
     before = copy.deepcopy(machine.state_dict())
     with pytest.raises(SettingError, match=rf"makes {name} .* of 20 epochs; it must stay below"):
         trainer.fit(datasets.load("three-by-three"), 20)

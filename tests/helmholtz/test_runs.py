@@ -80,7 +80,7 @@ def test_a_run_folder_holds_settings_metrics_checkpoint_and_pictures(tmp_path: P
     ]  # fmt: skip
     config = json.loads((run.folder / "config.json").read_text())
     assert config["label"] == "three-by-three B"
-    assert config["lr"] == ALGORITHMS["nrws"].lr and config["damping"] is None  # adapted
+    assert config["lr"] == ALGORITHMS["nrws"].lr and config["damping"] is None  # each layer finds its own
     rows = read_csv(run.folder)
     assert [float(row["epoch"]) for row in rows] == [1, 2, 3]
     assert {row["data"] for row in rows} == {"three-by-three B"}

@@ -27,7 +27,10 @@ def threads() -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_continues_to_the_end_that_version_0_1_reached(name: str, tmp_path: Path) -> None:
-    """Each was continued by version 0.1 to its third epoch, which left the parameters in expected.json."""
+    """Each was continued by version 0.1 to its third epoch, which left the parameters in expected.json.
+
+    The natural ones with the dampings that they had come to, which version 0.1 would have gone on adapting.
+    """
     folder = shutil.copytree(FOLDERS / name, tmp_path / name)
     run = Run.resume(folder)
     assert run.steps == 23 and len(run.rows) == 1

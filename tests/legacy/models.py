@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -53,7 +54,7 @@ class Large(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(1, 2, 3, padding=1)
-        dagfisher.declare(self.conv, "bernoulli")
+        dagfisher.declare(self.conv, "bernoulli", max_rows=math.inf)  # all rows count, as they did
 
     def forward(self, draws: torch.Generator) -> Tensor:
         """The loss of a minibatch."""

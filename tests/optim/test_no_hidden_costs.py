@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dagfisher
 from dagfisher import DAGNaturalGradient
+from dagfisher.optim.settings import DEFAULTS
 
 WAITS = (
     "_local_scalar_dense",
@@ -110,6 +111,8 @@ ACCELERATIONS: dict[str, dict[str, Any]] = {
     "nesterov": {"momentum": 0.9, "nesterov": True},
     "adam": {"betas": (0.9, 0.99), "undeclared": "adam"},
     "trust region": {"trust_region": 1e-4},
+    "found damping": {"damping": None},
+    "defaults": {name: getattr(DEFAULTS, name) for name in ("damping", "trust_region", "tolerance")},
     "window": {"window": 2},
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from exact import exact
 from torch import Tensor, nn
 
 import dagfisher
@@ -102,7 +103,7 @@ def net_of(module: nn.Module, dtype: torch.dtype) -> tuple[nn.Module, DAGNatural
     for p in net.parameters():
         nn.init.normal_(p)
     dagfisher.declare(module, "bernoulli")
-    return net, DAGNaturalGradient(net.parameters())
+    return net, exact(net.parameters())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64, torch.bfloat16])
@@ -140,7 +141,7 @@ def test_a_module_that_is_its_map_is_never_refused(
 ) -> None:
     module = module.to(dtype)
     dagfisher.declare(module, "bernoulli")
-    opt = DAGNaturalGradient(module.parameters())
+    opt = exact(module.parameters())
     x: Any = scale * torch.randn(shape).to(dtype) if shape else 7
     with torch.autocast("cpu", enabled=dtype == torch.float32):
         module(x)
@@ -151,7 +152,7 @@ def test_a_module_that_is_its_map_is_never_refused(
 def test_autocast_is_not_mistaken_for_another_map() -> None:
     module = nn.Linear(500, 30)
     dagfisher.declare(module, "bernoulli")
-    opt = DAGNaturalGradient(module.parameters())
+    opt = exact(module.parameters())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for seed in range(20):
             torch.manual_seed(seed)
@@ -189,7 +190,7 @@ def test_it_is_looked_at_again_after_load_state_dict_and_to() -> None:
 def test_whoever_knows_better_can_say_so() -> None:
     module = ScaledLinear(4, 3)
     dagfisher.declare(module, "bernoulli", check=False)
-    opt = DAGNaturalGradient(module.parameters())
+    opt = exact(module.parameters())
     module(torch.randn(6, 4)).sum().backward()
     opt.step()
 
@@ -241,7 +242,7 @@ def test_a_low_rank_adapter_on_frozen_weights_is_exact() -> None:
     module, x = Adapted(5, 3, 2).double(), torch.randn(7, 5, dtype=F64)
     check_map(AdapterMap(), module, x)
     dagfisher.declare(module, "bernoulli")
-    opt = DAGNaturalGradient([module.up, module.bias], damping=0.1, solver="dense")
+    opt = exact([module.up, module.bias], damping=0.1, solver="dense")
     logits = module(x)
     q = torch.sigmoid(logits) * torch.sigmoid(-logits)
     found = opt.fisher_blocks(module.up) * 1.1 - 0.1 * torch.eye(3, dtype=F64)

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from exact import exact
 from torch import nn
 
 import dagfisher
@@ -22,7 +23,7 @@ def net() -> nn.Sequential:
 
 def test_an_optimizer_without_declared_layers_warns() -> None:
     with pytest.warns(DagFisherWarning, match=r"none of these parameters.*plain sgd.*dagfisher\.declare"):
-        DAGNaturalGradient(net().parameters())
+        exact(net().parameters())
 
 
 def test_one_with_a_declared_layer_does_not() -> None:
@@ -30,13 +31,13 @@ def test_one_with_a_declared_layer_does_not() -> None:
     dagfisher.declare(model[0], "bernoulli")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        DAGNaturalGradient(model.parameters())
+        exact(model.parameters())
 
 
 def late(when: str) -> tuple[nn.Sequential, DAGNaturalGradient]:
     model = net()
     dagfisher.declare(model[0], "bernoulli")
-    opt = DAGNaturalGradient(model.parameters(), lr=0.1, damping=0.1, solver="dense")
+    opt = exact(model.parameters(), lr=0.1, damping=0.1, solver="dense")
     if when == "before zero_grad":
         dagfisher.declare(model[2], "bernoulli")
         with pytest.warns(DagFisherWarning, match="layer '2': declared after the optimizer was built"):
@@ -51,7 +52,7 @@ def test_a_late_declaration_is_noticed_at_the_next_zero_grad() -> None:
     twin = net()
     dagfisher.declare(twin[0], "bernoulli")
     dagfisher.declare(twin[2], "bernoulli")
-    other = DAGNaturalGradient(twin.parameters(), lr=0.1, damping=0.1, solver="dense")
+    other = exact(twin.parameters(), lr=0.1, damping=0.1, solver="dense")
     twin(X).sum().backward()
     other.step()
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))

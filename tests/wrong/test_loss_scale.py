@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from exact import exact
 from torch import Tensor, nn
 
 import dagfisher
-from dagfisher import DAGNaturalGradient
 from dagfisher.errors import DagFisherWarning, MissingStatisticsError, SettingError
 
 N, PARENTS, UNITS = 40, 20, 60
@@ -39,7 +39,7 @@ def proper(out: Tensor, y: Tensor) -> Tensor:
 
 def first_step(module: nn.Linear, loss: Callable[[Tensor, Tensor], Tensor], **settings: object) -> list[str]:
     """The warnings of the first step."""
-    opt = DAGNaturalGradient(module.parameters(), lr=1e-3, **settings)
+    opt = exact(module.parameters(), lr=1e-3, **settings)
     x, y = batch()
     loss(module(x), y).backward()
     with warnings.catch_warnings(record=True) as caught:
@@ -90,7 +90,7 @@ def test_what_is_right_is_not_warned_of(name: str) -> None:
 def test_scaled_gradients_say_nothing(scale: float) -> None:
     """GradScaler multiplies the loss and divides the gradients before the step."""
     module = model()
-    opt = DAGNaturalGradient(module.parameters(), lr=1e-3)
+    opt = exact(module.parameters(), lr=1e-3)
     x, y = batch()
     (scale * proper(module(x), y)).backward()
     for p in module.parameters():
@@ -102,7 +102,7 @@ def test_scaled_gradients_say_nothing(scale: float) -> None:
 
 def test_it_is_said_once() -> None:
     module = model()
-    opt = DAGNaturalGradient(module.parameters(), lr=1e-3, update_every=1)
+    opt = exact(module.parameters(), lr=1e-3, update_every=1)
     heard = 0
     for _ in range(4):
         opt.zero_grad()
@@ -120,8 +120,8 @@ def test_a_summed_loss_with_loss_reduction_sum_is_the_mean_loss(update_every: in
     """To the last bit of float64 rounding, with batches of any size, on steps that reuse too."""
     one, other = model().double(), model().double()
     settings = {"lr": 0.1, "damping": 0.1, "update_every": update_every, "solver": "dense"}
-    mean = DAGNaturalGradient(one.parameters(), **settings)
-    summed = DAGNaturalGradient(other.parameters(), loss_reduction="sum", **settings)
+    mean = exact(one.parameters(), **settings)
+    summed = exact(other.parameters(), loss_reduction="sum", **settings)
     for n in (40, 7, 23, 1, 31):
         x, y = (t.double() for t in batch(n))
         mean.zero_grad(), summed.zero_grad()
@@ -136,8 +136,8 @@ def test_a_summed_loss_with_loss_reduction_sum_is_the_mean_loss(update_every: in
 
 def test_accumulated_sums_are_divided_by_all_samples() -> None:
     one, other = model().double(), model().double()
-    mean = DAGNaturalGradient(one.parameters(), lr=0.1, solver="dense")
-    summed = DAGNaturalGradient(other.parameters(), lr=0.1, solver="dense", loss_reduction="sum")
+    mean = exact(one.parameters(), lr=0.1, solver="dense")
+    summed = exact(other.parameters(), lr=0.1, solver="dense", loss_reduction="sum")
     x, y = (t.double() for t in batch())
     proper(one(x), y).backward()
     for part in (slice(0, 10), slice(10, 40)):
@@ -149,10 +149,10 @@ def test_accumulated_sums_are_divided_by_all_samples() -> None:
 
 def test_a_sum_over_no_samples_is_an_error() -> None:
     module = model()
-    opt = DAGNaturalGradient(module.parameters(), loss_reduction="sum")
+    opt = exact(module.parameters(), loss_reduction="sum")
     for p in module.parameters():
         p.grad = torch.ones_like(p)
     with pytest.raises(MissingStatisticsError, match="loss_reduction='sum' divides by the samples"):
         opt.step()
     with pytest.raises(SettingError, match="loss_reduction must be mean or sum"):
-        DAGNaturalGradient(module.parameters(), loss_reduction="max")
+        exact(module.parameters(), loss_reduction="max")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from exact import exact
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -24,7 +25,7 @@ def net() -> nn.Sequential:
 
 
 def optimizer(model: nn.Module) -> DAGNaturalGradient:
-    return DAGNaturalGradient(model.parameters(), damping=0.1, solver="dense")
+    return exact(model.parameters(), damping=0.1, solver="dense")
 
 
 def log_prob(model: nn.Module, x: Tensor = X, y: Tensor = Y) -> Tensor:
@@ -112,7 +113,7 @@ def test_weights_may_be_given_to_some_modules() -> None:
 def test_a_pass_too_large_to_keep_must_be_given_its_weights_before() -> None:
     conv = nn.Conv2d(8, 2, 5)
     dagfisher.declare(conv, "bernoulli")
-    opt = DAGNaturalGradient(conv.parameters())
+    opt = exact(conv.parameters())
     conv(torch.randn(4, 8, 80, 80))
     with pytest.raises(SampleWeightError, match=r"too large to keep.*inside sample_weights"):
         opt.set_sample_weights(torch.ones(4))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from exact import exact
 from torch import Tensor, nn
 
 import dagfisher
@@ -46,7 +47,7 @@ def blocks_of(opt: DAGNaturalGradient, module: nn.Linear) -> Tensor:
 @pytest.mark.parametrize("solver", ["dense", "woodbury", "conjugate", "auto"])
 def test_positions_are_summed_and_samples_averaged(solver: str) -> None:
     module = layer(positions=1)
-    opt = DAGNaturalGradient(module.parameters(), damping=ALPHA, solver=solver, tolerance=1e-13)
+    opt = exact(module.parameters(), damping=ALPHA, solver=solver, tolerance=1e-13)
     x = torch.randn(5, 4, 3, dtype=F64)
     module(x).sum().backward()
     expected = expanded_blocks(module, list(x))
@@ -61,7 +62,7 @@ def test_positions_are_summed_and_samples_averaged(solver: str) -> None:
 def test_without_positions_every_leading_axis_is_a_sample() -> None:
     plain, shared = layer(), layer(positions=1)
     x = torch.randn(5, 4, 3, dtype=F64)
-    optimizers = [DAGNaturalGradient(m.parameters(), damping=ALPHA, solver="dense") for m in (plain, shared)]
+    optimizers = [exact(m.parameters(), damping=ALPHA, solver="dense") for m in (plain, shared)]
     plain(x), shared(x)
     averaged, summed = (blocks_of(o, m) for o, m in zip(optimizers, (plain, shared), strict=True))
     torch.testing.assert_close(summed, 4 * averaged)
@@ -69,7 +70,7 @@ def test_without_positions_every_leading_axis_is_a_sample() -> None:
 
 def test_two_axes_of_positions() -> None:
     module = layer(positions=2)
-    opt = DAGNaturalGradient(module.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(module.parameters(), damping=ALPHA, solver="dense")
     x = torch.randn(4, 2, 3, 3, dtype=F64)
     module(x)
     torch.testing.assert_close(blocks_of(opt, module), expanded_blocks(module, list(x.flatten(1, 2))))
@@ -77,7 +78,7 @@ def test_two_axes_of_positions() -> None:
 
 def test_sample_weights_are_of_samples_not_of_positions() -> None:
     module = layer(positions=1)
-    opt = DAGNaturalGradient(module.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(module.parameters(), damping=ALPHA, solver="dense")
     x, w = torch.randn(5, 4, 3, dtype=F64), torch.rand(5, dtype=F64)
     with dagfisher.sample_weights(w):
         module(x)
@@ -89,7 +90,7 @@ def test_sample_weights_are_of_samples_not_of_positions() -> None:
 def test_calls_of_the_same_samples_are_positions() -> None:
     """A cell that is called at each of four times is a layer on a sequence."""
     module = layer(calls="positions")
-    opt = DAGNaturalGradient(module.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(module.parameters(), damping=ALPHA, solver="dense")
     x = torch.randn(5, 4, 3, dtype=F64)
     sum(module(x[:, t]).sum() for t in range(4)).backward()
     torch.testing.assert_close(blocks_of(opt, module), expanded_blocks(module, list(x)))
@@ -97,7 +98,7 @@ def test_calls_of_the_same_samples_are_positions() -> None:
 
 def test_by_default_calls_are_further_samples() -> None:
     module = layer()
-    opt = DAGNaturalGradient(module.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(module.parameters(), damping=ALPHA, solver="dense")
     x = torch.randn(5, 4, 3, dtype=F64)
     sum(module(x[:, t]).sum() for t in range(4)).backward()
     torch.testing.assert_close(blocks_of(opt, module), expanded_blocks(module, list(x)) / 4)
@@ -106,7 +107,7 @@ def test_by_default_calls_are_further_samples() -> None:
 def test_micro_batches_of_calls_count_by_their_samples() -> None:
     """Two backward passes are of two sets of samples, however often each called the module."""
     module = layer(calls="positions")
-    opt = DAGNaturalGradient(module.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(module.parameters(), damping=ALPHA, solver="dense")
     first, second = torch.randn(5, 4, 3, dtype=F64), torch.randn(2, 6, 3, dtype=F64)
     for x in (first, second):
         sum(module(x[:, t]).sum() for t in range(x.shape[1])).backward()
@@ -115,7 +116,7 @@ def test_micro_batches_of_calls_count_by_their_samples() -> None:
 
 def test_sequences_that_end_early_leave_the_others_going() -> None:
     module = layer(calls="positions")
-    opt = DAGNaturalGradient(module.parameters(), damping=ALPHA, solver="dense")
+    opt = exact(module.parameters(), damping=ALPHA, solver="dense")
     lengths = [3, 2, 1]
     x = [torch.randn(t, 3, dtype=F64) for t in lengths]
     total = torch.zeros((), dtype=F64)
@@ -127,7 +128,7 @@ def test_sequences_that_end_early_leave_the_others_going() -> None:
 
 def test_positions_and_calls_go_together_with_a_window_and_reuse() -> None:
     module = layer(positions=1, calls="positions")
-    opt = DAGNaturalGradient(module.parameters(), lr=0.0, damping=ALPHA, solver="dense", window=2, update_every=2)
+    opt = exact(module.parameters(), lr=0.0, damping=ALPHA, solver="dense", window=2, update_every=2)
     batches = [torch.randn(4, 2, 3, 3, dtype=F64) for _ in range(3)]
     for x in batches:
         opt.zero_grad()
@@ -152,7 +153,7 @@ def test_readings_that_are_none(reading: dict[str, Any], words: str) -> None:
 
 def test_an_input_with_too_few_axes_is_an_error() -> None:
     module = layer(positions=1)
-    DAGNaturalGradient(module.parameters()), (opt := DAGNaturalGradient(module.parameters()))
+    exact(module.parameters()), (opt := exact(module.parameters()))
     with pytest.raises(ShapeError, match="the first one is of samples"):
         module(torch.randn(5, 3, dtype=F64))
     assert not opt._layers[0].recorder.passes

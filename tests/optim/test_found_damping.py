@@ -1,0 +1,556 @@
+"""The damping that each layer finds: the rule against dense matrices, for every kind of layer, and what it leads to."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from by_hand import (
+    Array,
+    Net,
+    affine,
+    array,
+    assert_step,
+    backward,
+    bernoulli_information,
+    blocks,
+    data,
+    logistic,
+    parents_of,
+    same,
+    scaled,
+    solve,
+)
+from by_hand import optimizer as by_hand_optimizer
+from exact import exact
+from hypothesis import given
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import dagfisher
+from dagfisher import DAGNaturalGradient
+from dagfisher.fisher import Columns, Rows, statistics
+from dagfisher.fisher.segments import CoupledSegment, GramSegment, RowSegment, Segment
+from dagfisher.optim.damping import LARGEST, LEAST, MOST, START, adapted, first_damping
+
+F64 = torch.float64
+LR = 0.01
+
+
+def built(parameters: Any, **settings: Any) -> DAGNaturalGradient:
+    """An exact solver, and no other default than that of the damping."""
+    return by_hand_optimizer(parameters, **{"lr": LR, "damping": None, **settings})
+
+
+def shown(opt: DAGNaturalGradient, name: str) -> list[Any]:
+    return [layer[name] for layer in opt.diagnostics()["layers"].values()]
+
+
+def by_rule(damping: float, ratio: float) -> float:
+    """α times the ratio, changed by no more than a factor, within bounds."""
+    return float(np.clip(damping * np.clip(ratio, 1 / MOST, MOST), LEAST, LARGEST))
+
+
+# The rule, written out
+
+
+def fisher_of(net: Net, x: Tensor) -> dict[nn.Linear, Array]:
+    """F_j of both layers by these samples, at the parameters of now."""
+    found = {}
+    for layer, parents in ((net.encoder[0], array(x)), (net.head, logistic(affine(net.encoder[0], x)))):
+        found[layer] = blocks(parents_of(layer, parents, ["weight", "bias"]), bernoulli_information(layer, parents))
+    return found
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("solver", ["dense", "woodbury", "conjugate"])
+def test_the_damping_and_the_steps_are_those_of_the_rule(solver: str, every: int) -> None:
+    """x = (αI + F_old)⁻¹g with the gradient g of the refresh; α times xᵀFx of its own samples over x·g."""
+    net = Net()
+    opt = built(net.named_parameters(), solver=solver, update_every=every, tolerance=1e-13)
+    layers = (net.encoder[0], net.head)
+    dampings: dict[nn.Linear, float] = {}
+    old: dict[nn.Linear, Array] = {}
+    ratios: list[float] = []
+    for number in range(7 * every):
+        x = data(6, 4, seed=number) * (0.5 + number % 3)
+        backward(net, opt, x)
+        gradients = {layer: array(torch.cat([layer.weight.grad, layer.bias.grad[:, None]], 1)) for layer in layers}
+        if number % every == 0:
+            fresh = fisher_of(net, x)
+            for layer, g in gradients.items():
+                if number == 0:
+                    mean = np.mean([np.diag(f).mean() for f in fresh[layer]])
+                    dampings[layer] = max(START, START * mean)
+                    continue
+                v = solve(old[layer], g, dampings[layer]) / (1 + dampings[layer])
+                found = sum(float(u @ f @ u) for u, f in zip(v, fresh[layer], strict=True))
+                ratios.append(found / float((v * g).sum()))
+                dampings[layer] = by_rule(dampings[layer], ratios[-1])
+            old = fresh
+        expected = {}
+        for layer, g in gradients.items():
+            v = solve(old[layer], g, dampings[layer])
+            expected |= {layer.weight: v[:, :-1], layer.bias: v[:, -1]}
+        assert_step(opt, scaled(LR, expected), 1e-8)
+        assert shown(opt, "damping") == pytest.approx(list(dampings.values()), rel=1e-9)
+        if number >= every:
+            assert shown(opt, "ratio") == pytest.approx(ratios[-2:], rel=1e-8)
+    assert any(1 / MOST < ratio < MOST for ratio in ratios)
+    assert any(ratio > MOST for ratio in ratios) or any(ratio < 1 / MOST for ratio in ratios)
+
+
+@given(
+    damping=st.floats(LEAST, LARGEST),
+    found=st.floats(0, 1e30) | st.sampled_from([math.inf, math.nan, -1.0]),
+    predicted=st.floats(-1e30, 1e30) | st.sampled_from([math.inf, math.nan]),
+)
+def test_the_new_damping_is_never_out_of_bounds(damping: float, found: float, predicted: float) -> None:
+    after = adapted(damping, found, predicted)
+    assert LEAST <= after <= LARGEST
+    assert damping / MOST * (1 - 1e-12) <= after <= damping * MOST * (1 + 1e-12)
+    if not found >= 0 or not 0 < predicted < math.inf:
+        assert after == damping
+    else:
+        assert after == pytest.approx(by_rule(damping, found / predicted))
+
+
+def test_a_change_is_by_a_factor_at_most_and_ends_at_the_bounds() -> None:
+    assert adapted(0.3, 3.0, 1.0) == 0.3 * MOST
+    assert adapted(0.3, 0.0, 1.0) == 0.3 / MOST
+    assert adapted(0.3, 1.1, 1.0) == pytest.approx(0.33)
+    assert adapted(LARGEST / 1.5, 3.0, 1.0) == LARGEST
+    assert adapted(LEAST * 1.5, 0.0, 1.0) == LEAST
+
+
+# Where it starts
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 30.0])
+def test_it_starts_at_a_share_of_the_mean_diagonal_element_if_that_is_more(size: float) -> None:
+    net = Net()
+    opt = built(net.named_parameters())
+    x = size * data(6, 4)
+    backward(net, opt, x)
+    means = [np.mean([np.diag(f).mean() for f in found]) for found in fisher_of(net, x).values()]
+    opt.step()
+    assert shown(opt, "damping") == pytest.approx([min(max(START, START * m), LARGEST) for m in means], rel=1e-10)
+    assert shown(opt, "ratio") == [None, None]
+
+
+def test_a_layer_whose_trained_parameters_change_starts_anew() -> None:
+    net = Net()
+    opt = built(net.named_parameters())
+    for seed in range(4):
+        backward(net, opt, data(6, 4, seed=seed))
+        opt.step()
+    assert shown(opt, "damping")[1] != START
+    net.head.bias.requires_grad_(False)
+    backward(net, opt, data(6, 4, seed=5))
+    opt.step()
+    assert shown(opt, "damping")[1] == START
+
+
+def segment(blocks_: Tensor, units: int) -> GramSegment:
+    return GramSegment(blocks_, units)
+
+
+def test_a_mean_that_overflows_or_is_larger_than_all_bounds_is_not_used() -> None:
+    huge = torch.full((1, 2, 2), 1e300, dtype=F64)
+    assert first_damping([segment(huge, 3)]) == LARGEST
+    assert first_damping([segment(huge.float(), 3)]) == START
+    assert first_damping([segment(huge, 0)]) == START
+
+
+# Curvature and trace of the statistics
+
+
+def random_segments() -> dict[str, tuple[Segment, Array]]:
+    """Statistics of each kind, and their blocks, one for each unit or variable, by sums over samples."""
+    draws = torch.Generator().manual_seed(0)
+    u = torch.randn(7, 4, generator=draws, dtype=F64)
+    q = torch.rand(7, 3, generator=draws, dtype=F64) / 7
+    mask = torch.tensor([[1, 1, 0, 1], [1, 0, 0, 1], [1, 1, 1, 1]], dtype=torch.bool)
+    squares = [np.outer(row, row) for row in u.numpy()]
+    own = np.stack([sum(q[k, j].item() * squares[k] for k in range(7)) for j in range(3)])
+    shared = np.stack([sum(q[k, 0].item() * squares[k] for k in range(7))] * 3)
+    outer = np.stack([np.outer(m, m) for m in mask.double().numpy()])
+    pi = torch.softmax(torch.randn(7, 2, 3, generator=draws, dtype=F64), 2)
+    share = torch.rand(7, generator=draws, dtype=F64)
+    share /= share.sum()
+    coupled = []
+    for v in range(2):
+        p = pi[:, v].numpy()
+        parts = [share[k].item() * np.kron(np.diag(p[k]) - np.outer(p[k], p[k]), squares[k]) for k in range(7)]
+        coupled.append(sum(parts))
+    return {
+        "rows": (RowSegment(u, q, 3), own),
+        "rows, one block": (RowSegment(u, q[:, :1], 3), shared),
+        "rows, masked": (RowSegment(u, q, 3, mask), own * outer),
+        "rows, masked, one block": (RowSegment(u, q[:, :1], 3, mask), shared * outer),
+        "grams": (GramSegment(torch.from_numpy(own), 3), own),
+        "grams, one block": (GramSegment(torch.from_numpy(shared[:1]), 3), shared),
+        "grams, masked": (GramSegment(torch.from_numpy(own), 3, mask), own * outer),
+        "grams, masked, one block": (GramSegment(torch.from_numpy(shared[:1]), 3, mask), shared * outer),
+        "coupled": (CoupledSegment(u, pi.reshape(7, 6), share, 3), np.stack(coupled)),
+    }
+
+
+SEGMENTS = random_segments()
+UNMASKED = [name for name in SEGMENTS if "masked" not in name]
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_the_curvature_along_vectors_is_that_of_the_blocks(name: str) -> None:
+    """Vectors are zero where a mask allows nothing, as solutions are."""
+    found, dense = SEGMENTS[name]
+    vectors = torch.randn(found.units, 4, generator=torch.Generator().manual_seed(1), dtype=F64)
+    mask = getattr(found, "mask", None)
+    if mask is not None:
+        vectors = vectors * mask
+    kept = vectors.clone()
+    rows = vectors.reshape(len(dense), -1).numpy()
+    wanted = sum(float(v @ f @ v) for v, f in zip(rows, dense, strict=True))
+    assert float(found.curvature(vectors)) == pytest.approx(wanted, rel=1e-12)
+    assert torch.equal(vectors, kept)
+
+
+@pytest.mark.parametrize("name", UNMASKED)
+def test_the_trace_is_that_of_the_blocks(name: str) -> None:
+    found, dense = SEGMENTS[name]
+    assert float(found.trace()) == pytest.approx(sum(np.trace(f) for f in dense), rel=1e-12)
+
+
+@pytest.mark.xfail(reason="the trace counts the parents that a mask leaves out", strict=True)
+@pytest.mark.parametrize("name", [name for name in SEGMENTS if name not in UNMASKED])
+def test_the_trace_of_masked_blocks_is_that_of_what_the_mask_allows(name: str) -> None:
+    found, dense = SEGMENTS[name]
+    assert float(found.trace()) == pytest.approx(sum(np.trace(f) for f in dense), rel=1e-12)
+
+
+@pytest.mark.parametrize("columns", [Columns(True, True), Columns(True, False), Columns(False, True)], ids=str)
+@pytest.mark.parametrize("shared", [False, True])
+def test_rows_and_their_gram_matrices_say_the_same(columns: Columns, shared: bool) -> None:
+    draws = torch.Generator().manual_seed(0)
+    q = torch.rand(8, 1 if shared else 3, generator=draws, dtype=F64)
+    share = torch.rand(8, generator=draws, dtype=F64)
+    rows = Rows(torch.randn(8, 4, generator=draws, dtype=F64), (q,), share, share.sum())
+    one, two = (part.segments((3,), columns)[0] for part in (rows, rows.to_grams((3,))))
+    assert isinstance(one, RowSegment) and isinstance(two, GramSegment)
+    vectors = torch.randn(3, one.parents_count, generator=draws, dtype=F64)
+    torch.testing.assert_close(one.curvature(vectors), two.curvature(vectors), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(one.trace(), two.trace(), rtol=1e-12, atol=0.0)
+
+
+# Every kind of layer
+
+
+class Heads(nn.Module):
+    """A Gaussian of two heads, in the second of which all units share a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.scale = nn.Linear(4, 2), nn.Linear(4, 2)
+        dagfisher.declare_gaussian(mean=self.mean, log_std=self.scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.mean(x), self.scale(x)], 1)
+
+
+def masked() -> nn.Module:
+    return dagfisher.nn.MaskedBernoulliLinear(torch.ones(4, 4).tril(-1))
+
+
+def conv(**settings: Any) -> nn.Module:
+    return dagfisher.declare(nn.Conv2d(2, 4, 2, **settings), "bernoulli")
+
+
+KINDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "Bernoulli": (lambda: dagfisher.nn.BernoulliLinear(4, 3), (4,)),
+    "without bias": (lambda: dagfisher.nn.BernoulliLinear(4, 3, bias=False), (4,)),
+    "one block for the scales": (lambda: dagfisher.nn.GaussianLinear(4, 2), (4,)),
+    "heads": (Heads, (4,)),
+    "masked": (masked, (4,)),
+    "coupled": (lambda: dagfisher.nn.CategoricalLinear(4, 6, classes=3), (4,)),
+    "convolution": (conv, (2, 4, 4)),
+    "grouped convolution": (lambda: conv(groups=2), (2, 4, 4)),
+    "Gram matrices": (conv, (2, 4, 4)),
+    "grouped Gram matrices": (lambda: conv(groups=2), (2, 4, 4)),
+}
+
+
+def pass_through(module: nn.Module, opt: DAGNaturalGradient, x: Tensor) -> None:
+    opt.zero_grad()
+    weights = torch.linspace(1, 2, len(x), dtype=F64)
+    with dagfisher.sample_weights(weights):
+        out = module(x)
+    slopes = torch.linspace(0.5, 1.5, out[0].numel(), dtype=F64).reshape(out[0].shape)
+    (weights.reshape(-1, *[1] * (out.dim() - 1)) * (slopes * out + 0.1 * out.square())).sum().div(len(x)).backward()
+
+
+def undamped(opt: DAGNaturalGradient, parameter: Tensor, damping: float) -> Tensor:
+    found = opt.fisher_blocks(parameter) * (1 + damping)
+    return found - damping * torch.eye(found.shape[-1], dtype=F64)
+
+
+def one(kind: str, seed: int = 0) -> tuple[nn.Module, list[Tensor], list[Tensor]]:
+    """A module of this kind, a parameter of each of its layers, and batches."""
+    torch.manual_seed(seed)
+    make, shape = KINDS[kind]
+    module = make().to(F64)
+    firsts = [module.mean.weight, module.scale.weight] if isinstance(module, Heads) else [next(module.parameters())]
+    draws = torch.Generator().manual_seed(seed)
+    sizes = [9, 5, 9, 5, 9, 6]
+    return module, firsts, [torch.randn(n, *shape, generator=draws, dtype=F64) * (1 + n % 2) for n in sizes]
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rule_holds_for_every_kind_of_layer(kind: str, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With lr 0 a twin with a given damping shows the blocks of each batch alone, which are tested elsewhere.
+
+    F_old is the mean over a window, F that of the fresh samples alone.
+    """
+    if "Gram" in kind:
+        monkeypatch.setattr(statistics, "ACCUMULATE", 40)
+    module, firsts, batches = one(kind)
+    twin = copy.deepcopy(module)
+    others = [dict(twin.named_parameters())[n] for n, p in module.named_parameters() if any(p is f for f in firsts)]
+    opt = built(module.named_parameters(), lr=0.0, window=window, window_decay=0.6)
+    alone = exact(twin.named_parameters(), lr=0.0, damping=0.3, solver="dense")
+    past: dict[int, list[Tensor]] = {i: [] for i in range(len(firsts))}
+    dampings: list[float] = []
+    ratios: list[float] = []
+    for number, x in enumerate(batches):
+        pass_through(module, opt, x)
+        pass_through(twin, alone, x)
+        fresh = [undamped(alone, parameter, 0.3) for parameter in others]
+        for i, parameter in enumerate(firsts):
+            layer = next(each for each in opt._layers if any(p is parameter for p in each.parameters))
+            gradient = layer.gradient()
+            assert gradient is not None
+            if number == 0:
+                continue
+            weights = [0.6**age for age in range(len(past[i]))]
+            old = sum(w * f for w, f in zip(weights, past[i], strict=True)) / sum(weights)
+            identity = torch.eye(old.shape[-1], dtype=F64)
+            g = gradient.reshape(len(old), -1)
+            v = torch.linalg.solve(old + dampings[i] * identity, g.unsqueeze(2)).squeeze(2)
+            ratios.append(float(torch.einsum("jd,jde,je->", v, fresh[i], v) / (v * g).sum()))
+            dampings[i] = by_rule(dampings[i], ratios[-1])
+        opt.step()
+        alone.step()
+        if number == 0:
+            dampings = shown(opt, "damping")
+        assert shown(opt, "damping") == pytest.approx(dampings, rel=1e-8)
+        assert number == 0 or shown(opt, "ratio") == pytest.approx(ratios[-len(firsts) :], rel=1e-8)
+        for i, found in enumerate(fresh):
+            past[i] = [found, *past[i]][:window]
+    fisher = opt._layers[0].fisher
+    assert fisher is not None and fisher.coupled == (kind == "coupled")
+
+
+def test_a_gradient_of_zero_tells_nothing() -> None:
+    net = Net()
+    opt = built(net.named_parameters())
+    for seed in range(3):
+        backward(net, opt, data(6, 4, seed=seed))
+        opt.step()
+    before = shown(opt, "damping")
+    for _ in range(3):
+        opt.zero_grad()
+        (0 * net(data(6, 4, seed=4))).sum().backward()
+        opt.step()
+    assert shown(opt, "damping") == before
+    assert shown(opt, "ratio") == [None, None]
+    assert shown(opt, "refreshed") == [5, 5]
+
+
+def test_deterministic_layers_find_theirs_too() -> None:
+    torch.manual_seed(0)
+    hidden = dagfisher.declare(nn.Linear(4, 3).double(), "deterministic")
+    head = dagfisher.nn.BernoulliLinear(3, 2, dtype=F64)
+    opt = built([*hidden.named_parameters("hidden"), *head.named_parameters("head")])
+    for seed in range(4):
+        opt.zero_grad()
+        out = head(torch.tanh(hidden(data(6, 4, seed=seed))))
+        opt.sample_fisher(torch.Generator().manual_seed(seed))
+        out.square().mean().backward()
+        opt.step()
+    assert all(
+        damping != START and ratio is not None
+        for damping, ratio in zip(shown(opt, "damping"), shown(opt, "ratio"), strict=True)
+    )
+
+
+# Groups, schedules, checkpoints
+
+
+def test_a_number_that_is_given_stays() -> None:
+    net = Net()
+    opt = built(net.named_parameters(), damping=0.37)
+    for seed in range(5):
+        backward(net, opt, data(6, 4, seed=seed))
+        opt.step()
+        assert shown(opt, "damping") == [0.37, 0.37]
+    assert shown(opt, "ratio") == [None, None]
+    assert opt.param_groups[0]["damping"] == 0.37
+
+
+def test_groups_may_differ_in_who_finds_the_damping() -> None:
+    net, twin = Net(), Net()
+    groups = [
+        {"params": list(net.encoder.named_parameters())},
+        {"params": list(net.head.named_parameters()), "damping": lambda step: 0.5 + step},
+    ]
+    opt = built(groups)
+    alone = built(twin.encoder.named_parameters())
+    for seed in range(5):
+        x = data(6, 4, seed=seed)
+        backward(net, opt, x)
+        twin.load_state_dict(net.state_dict())
+        backward(twin, alone, x)
+        opt.step()
+        alone.step()
+        assert shown(opt, "damping") == [shown(alone, "damping")[0], 0.5 + seed]
+    assert opt.param_groups[0]["damping"] is None
+
+
+def test_a_damping_given_later_is_taken_and_one_left_again_goes_on_from_it() -> None:
+    net = Net()
+    opt = built(net.named_parameters())
+    for seed in range(3):
+        backward(net, opt, data(6, 4, seed=seed))
+        opt.step()
+    opt.param_groups[0]["damping"] = 5.0
+    backward(net, opt, data(6, 4, seed=3))
+    opt.step()
+    assert shown(opt, "damping") == [5.0, 5.0]
+    opt.param_groups[0]["damping"] = None
+    backward(net, opt, data(6, 4, seed=4))
+    opt.step()
+    assert all(5.0 / MOST <= damping <= 5.0 * MOST and damping != 5.0 for damping in shown(opt, "damping"))
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("every", [1, 2, None])
+@pytest.mark.parametrize("stop", [1, 4, 5])
+def test_a_resumed_training_continues_bit_for_bit(stop: int, every: int | None, window: int) -> None:
+    settings = {"update_every": every, "window": window, "trust_region": 1.0, "momentum": 0.5}
+    net, twin = Net(), Net()
+    opt, other = built(net.named_parameters(), **settings), built(twin.named_parameters(), **settings)
+    for seed in range(12):
+        if seed == stop:
+            file = io.BytesIO()
+            torch.save({"net": net.state_dict(), "opt": opt.state_dict()}, file)
+            file.seek(0)
+            saved = torch.load(file, weights_only=True)
+            twin.load_state_dict(saved["net"])
+            other.load_state_dict(saved["opt"])
+        for model, each in ((net, opt), (twin, other)):
+            if each is opt or seed >= stop:
+                backward(model, each, data(6, 4, seed=seed))
+                each.step()
+        if seed >= stop:
+            assert same(net, twin)
+            assert shown(opt, "damping") == shown(other, "damping")
+    assert shown(opt, "damping") != [START, START]
+
+
+# Looking
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("every", [1, 3])
+def test_what_is_shown_is_what_the_next_step_uses_and_looking_changes_nothing(every: int, window: int) -> None:
+    settings = {"update_every": every, "window": window, "trust_region": 1e-2}
+    net, twin = Net(), Net()
+    opt, other = built(net.named_parameters(), **settings), built(twin.named_parameters(), **settings)
+    for seed in range(7):
+        x = data(6, 4, seed=seed)
+        backward(net, opt, x)
+        backward(twin, other, x)
+        for _ in range(3):
+            vectors = opt.natural_gradient()
+            found = [opt.fisher_blocks(p) for p in (net.encoder[0].weight, net.head.bias)]
+        before = {p: array(p) for p in net.parameters()}
+        opt.step()
+        other.step()
+        assert same(net, twin)
+        assert opt.diagnostics() == other.diagnostics()
+        for p, vector in vectors.items():
+            np.testing.assert_allclose(before[p] - array(p), LR * array(vector), rtol=1e-9, atol=1e-13)
+        used = [layer.fisher.blocks() for layer in opt._layers]
+        torch.testing.assert_close(found, used, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.xfail(reason="the ratio is that of the coming step, once somebody has looked at it", strict=True)
+def test_looking_does_not_change_the_diagnostics_of_the_last_step() -> None:
+    net = Net()
+    opt = built(net.named_parameters())
+    for seed in range(3):
+        backward(net, opt, data(6, 4, seed=seed))
+        opt.step()
+    backward(net, opt, data(6, 4, seed=3))
+    before = opt.diagnostics()
+    opt.natural_gradient(), opt.fisher_blocks(net.head.weight)
+    assert opt.diagnostics() == before
+
+
+def test_blocks_without_a_gradient_are_shown_with_the_damping_of_before() -> None:
+    net = Net()
+    opt = built(net.named_parameters())
+    for seed in range(3):
+        backward(net, opt, data(6, 4, seed=seed))
+        opt.step()
+    alpha = shown(opt, "damping")[1]
+    opt.zero_grad()
+    x = data(6, 4, seed=9)
+    net(x)
+    wanted = (torch.from_numpy(fisher_of(net, x)[net.head]) + alpha * torch.eye(4, dtype=F64)) / (1 + alpha)
+    torch.testing.assert_close(opt.fisher_blocks(net.head.weight), wanted, rtol=1e-10, atol=1e-12)
+
+
+# What it leads to
+
+
+def regression(start: float, seed: int, batch: int = 25) -> float:
+    """The damping, over the last third of a training of a small Bernoulli regression that began at `start`."""
+    draws = torch.Generator().manual_seed(seed)
+    truth = torch.randn(10, 3, generator=draws, dtype=F64)
+    torch.manual_seed(0)
+    layer = dagfisher.nn.BernoulliLinear(10, 3, dtype=F64)
+    opt = built(layer.named_parameters(prefix="layer"), lr=0.05, trust_region=1.0)
+    logs = []
+    for number in range(120):
+        x = torch.randn(batch, 10, generator=draws, dtype=F64)
+        y = (torch.rand(batch, 3, generator=draws, dtype=F64) < torch.sigmoid(x @ truth)).double()
+        opt.zero_grad()
+        binary_cross_entropy_with_logits(layer(x), y, reduction="sum").div(batch).backward()
+        opt.step()
+        fisher = opt._layers[0].fisher
+        assert fisher is not None
+        if number == 0:
+            fisher.damping = start
+        if number >= 80:
+            logs.append(math.log(fisher.damping))
+    return math.exp(sum(logs) / len(logs))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_wherever_it_starts_it_comes_to_about_the_same(seed: int) -> None:
+    found = [regression(start, seed) for start in (1e-3, 0.03, 1.0)]
+    assert max(found) < 3 * min(found)
+
+
+def test_larger_batches_need_less_damping() -> None:
+    """What it makes up for is what a minibatch does not know."""
+    few, many = regression(0.1, 0, batch=12), regression(0.1, 0, batch=200)
+    assert many < few / 2
