@@ -18,7 +18,7 @@ from ..plots import Curve, draw_curves, draw_panels, require_matplotlib
 from .console import program, watch
 from .progress import Bar
 
-SECONDS = 38.0
+SECONDS = 24.0
 """Of training by each algorithm, about: a slow machine does fewer epochs in them."""
 WALL_SECONDS = 58.0
 """In which each algorithm trains, with the evaluations on the way; should it take longer, it ends there."""
