@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mini_mnist import LAYERS, NATURAL, RESULTS, SETTINGS, Results
+from mini_mnist import BATCH, LAYERS, NATURAL, RESULTS, SAMPLES, SETTINGS, Results
 
 from dagfisher import datasets
 from dagfisher.app import table
 from dagfisher.helmholtz import L1, L2, Entropy, HelmholtzMachine, Schedule, Trainer, estimate
 
+ALONE: dict[str, Any] = {"momentum": 0.0, "trust_region": None, "tolerance": 0.02}
+"""What a damping that is found brings along, taken away again."""
 VARIANTS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     "none": ({}, (0.1,)),
     "momentum 0.9": ({"momentum": 0.9}, (0.005, 0.01, 0.02)),
@@ -37,11 +39,14 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     "sleep-well 3": ({"sleep_steps": 3}, (0.05, 0.1)),
     "moving Fisher 4": ({"window": 4}, (0.1,)),
     "trust region": ({"lr": 0.1}, (1e-2, 1e-1, 1.0)),
-    "adaptive damping": ({"damping": None}, (0.1, 0.2)),
-    "best combination": ({"damping": None, "momentum": 0.95, "nesterov": True, "sleep_scale": 3.0}, (0.005, 0.01)),
+    "found damping": ({**ALONE, "damping": "auto"}, (0.1, 0.2)),
+    "best combination": (
+        {**ALONE, "damping": "auto", "momentum": 0.95, "nesterov": True, "sleep_scale": 3.0},
+        (0.005, 0.01),
+    ),
 }
 """Settings, and the grid of what is tuned: the learning rate, or, where that is given, the ingredient's strength."""
-STEPS = 50_000 // 32 + 1
+STEPS = 50_000 // BATCH + 1
 """Of one epoch."""
 
 
@@ -53,7 +58,7 @@ def trainer_of(name: str, value: float, machine: HelmholtzMachine, seed: int, fa
         settings["trust_region"] = value
     settings.setdefault("lr", value)
     schedules = {"lr": Schedule("linear:0:0.5")} if falling else {}
-    settings = {**NATURAL, **settings}
+    settings = {**NATURAL, "samples": SAMPLES, **settings}
     return Trainer(machine, "nrws", seed=seed, regularisers=regularisers, schedules=schedules, **settings)
 
 
@@ -76,7 +81,7 @@ def run(name: str, value: float, seed: int, epochs: int, split: str) -> dict[str
             rows.append({"epoch": epoch, "seconds": seconds, "train": train, "log_p": found.mean})
         start = time.process_time()
 
-    trainer.fit(data, epochs, on_epoch=on_epoch)
+    trainer.fit(data, epochs, batch_size=BATCH, on_epoch=on_epoch)
     return {"name": name, "lr": value, "seed": seed, "split": split, "epochs": epochs, "rows": rows}
 
 
@@ -84,7 +89,7 @@ def costs(tuned: dict[str, float], rounds: int = 6, steps: int = 100) -> list[di
     """Milliseconds of a step of every variant, which take turns: the median of rounds that hold one refresh each."""
     torch.set_num_threads(1)
     data = datasets.load("mini-mnist")
-    batches = [x for _, x in zip(range(steps), data.batches(32, seed=0, epoch=0), strict=False)]
+    batches = [x for _, x in zip(range(steps), data.batches(BATCH, seed=0, epoch=0), strict=False)]
     trainers = {n: trainer_of(n, v, HelmholtzMachine([data.pixels, *LAYERS]), 0, False) for n, v in tuned.items()}
     taken: dict[str, list[float]] = {name: [] for name in tuned}
     for _ in range(rounds):

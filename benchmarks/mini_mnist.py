@@ -3,12 +3,14 @@
     python benchmarks/mini_mnist.py            # tunes, then compares; an hour on two cores, resumes where it stopped
     python benchmarks/mini_mnist.py --plot     # only the table and the picture, from the results so far
 
-Network 196-100-50-20-10-10, B = 32, S = 10, miniMNIST B. Every contender's learning rate is the best of a grid of four
-after three epochs, judged on 1,000 validation images with 1,000 samples; the final comparison has three seeds, judged
-on the first 1,000 test images with 1,000 samples; for every contender the learning rate stays at its best value for
-half of the epochs and then falls linearly to zero. Since that fall belongs to the epochs, NRWS also runs for as many
-epochs as fit into the seconds that RWS took for all of its own. Runs go in pairs, one thread each; seconds are of
-training alone, and of the processor, so that other work on the machine counts little.
+Network 196-100-50-20-10-10, B = 32, S = 10, damping 0.2, K = 100, miniMNIST B: the same batches and samples for all,
+which are not those that natural algorithms come with (`equal_seconds.py` has these). Every contender's learning rate is
+the best of a grid of four after three epochs at a constant rate, judged on 1,000 validation images with 1,000 samples;
+the final comparison has three seeds, judged on the first 1,000 test images with 1,000 samples; for every contender the
+learning rate stays at its best value for half of the epochs and then falls linearly to zero. Since that fall belongs to
+the epochs, NRWS also runs for as many epochs as fit into the seconds that RWS took for all of its own. Runs go in
+pairs, one thread each; seconds are of training alone, and of the processor, so that other work on the machine counts
+little.
 Results: benchmarks/results/mini_mnist.json and .png.
 """
 
@@ -27,12 +29,13 @@ from typing import Any
 import torch
 
 from dagfisher import datasets
-from dagfisher.helmholtz import HelmholtzMachine, Trainer, estimate
+from dagfisher.helmholtz import HelmholtzMachine, Schedule, Trainer, estimate
 
 RESULTS = Path(__file__).parent / "results"
 LAYERS = [100, 50, 20, 10, 10]
+BATCH, SAMPLES = 32, 10
 NATURAL = {"damping": 0.2, "update_every": 100}
-SETTINGS = {"layers": LAYERS, "batch": 32, "samples": 10, "data": "mini-mnist B", "natural": NATURAL}
+SETTINGS = {"layers": LAYERS, "batch": BATCH, "samples": SAMPLES, "data": "mini-mnist B", "natural": NATURAL}
 PLAIN_GRID, NATURAL_GRID = (0.05, 0.1, 0.2, 0.4), (0.02, 0.05, 0.1, 0.2)
 CONTENDERS: dict[str, dict[str, Any]] = {
     "WS": {"algorithm": "ws", "grid": (0.01, 0.02, 0.05, 0.1)},
@@ -53,12 +56,13 @@ def run(name: str, lr: float, seed: int, epochs: int, split: str) -> dict[str, A
     generator = torch.Generator().manual_seed(seed)
     machine = HelmholtzMachine([data.pixels, *LAYERS])
     machine.reset_parameters(bihm="bihm" in contender["algorithm"], generator=generator)
+    settings: dict[str, Any] = {"samples": SAMPLES, "seed": seed, **contender.get("settings", {})}
+    settings["schedules"] = {"lr": Schedule("linear:0:0.5")} if split == "test" else {}
     if contender.get("adam"):
-        trainer = Trainer(machine, "rws", seed=seed, optimizer=lambda groups: torch.optim.Adam(groups, lr=lr))
+        settings["optimizer"] = lambda groups: torch.optim.Adam(groups, lr=lr)
     else:
-        trainer = Trainer(machine, contender["algorithm"], lr=lr, seed=seed, **contender.get("settings", {}))
-    falling = (lambda epoch: min(1.0, 2 * (1 - epoch / epochs))) if split == "test" else (lambda epoch: 1.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, falling)
+        settings["lr"] = lr
+    trainer = Trainer(machine, contender["algorithm"], **settings)
     x = data.evaluation(split)[:1000]
     rows: list[dict[str, float]] = []
     seconds, start = 0.0, time.process_time()
@@ -66,12 +70,11 @@ def run(name: str, lr: float, seed: int, epochs: int, split: str) -> dict[str, A
     def on_epoch(epoch: int, train: float) -> None:
         nonlocal seconds, start
         seconds += time.process_time() - start
-        schedule.step()
         found = estimate(machine, x, 1000, generator=torch.Generator().manual_seed(epoch))
         rows.append({"epoch": epoch, "seconds": seconds, "train": train, "log_p": found.mean})
         start = time.process_time()
 
-    trainer.fit(data, epochs, on_epoch=on_epoch)
+    trainer.fit(data, epochs, batch_size=BATCH, on_epoch=on_epoch)
     return {"name": name, "lr": lr, "seed": seed, "split": split, "epochs": epochs, "rows": rows}
 
 

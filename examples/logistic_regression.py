@@ -9,11 +9,15 @@ the Fisher information of the unit is the Hessian of the loss, whatever the labe
 lr=1, no damping and a fresh Fisher matrix at each step is Newton's step, also known as iteratively reweighted least
 squares. Both versions start from zero, see all the data at each step, and go on until the loss is within 1e-6 of its
 minimum. Newton's step has no safeguard: where it starts far from the minimum, or where the labels are separable, keep
-some damping.
+some damping. With nothing given the optimizer looks after such things itself, with momentum and steps that are kept
+short, which has its price in a problem as easy as this one: some 50 steps instead of 4, and as long as Adam takes at the
+best of its rates, whose steps are cheaper and twice as many.
 """
 
 import argparse
 import math
+import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,6 +31,8 @@ from dagfisher.plots import COLOURS, FAINT, INK
 EXAMPLES, FEATURES = 1000, 8
 CLOSE = 1e-6  # nats per example
 RATES = (0.1, 0.2, 0.4, 0.8, 1.6)
+NEWTON = {"lr": 1.0, "damping": 0, "solver": "dense"}
+ADAM = (0.3, 0.03, 0.1, 1.0)  # its learning rates
 
 
 def make_data(seed: int) -> tuple[Tensor, Tensor]:
@@ -59,16 +65,16 @@ def descend(model: nn.Linear, opt: torch.optim.Optimizer, x: Tensor, y: Tensor, 
         opt.step()
 
 
-def plain(x: Tensor, y: Tensor, best: float, lr: float, most: int) -> list[float]:
+def plain(x: Tensor, y: Tensor, best: float, most: int, lr: float, optimizer=torch.optim.SGD) -> list[float]:
     model = make_model()
-    opt = torch.optim.SGD(model.parameters(), lr=lr)
+    opt = optimizer(model.parameters(), lr=lr)
     return descend(model, opt, x, y, best, most)
 
 
-def natural(x: Tensor, y: Tensor, best: float, most: int) -> list[float]:
+def natural(x: Tensor, y: Tensor, best: float, most: int, **settings) -> list[float]:
     model = make_model()
     dagfisher.declare(model, "bernoulli")  # <- the two lines
-    opt = dagfisher.DAGNaturalGradient(model.parameters(), lr=1.0, damping=0, solver="dense")  # <- the two lines
+    opt = dagfisher.DAGNaturalGradient(model.parameters(), **settings)  # <- the two lines
     return descend(model, opt, x, y, best, most)
 
 
@@ -117,14 +123,26 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="a few seconds")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     x, y = make_data(options.seed)
     best, most = minimum(x, y), 300 if options.quick else 10_000
-    runs = {f"plain, lr {lr}": plain(x, y, best, lr, most) for lr in (RATES[2:3] if options.quick else RATES)}
-    runs["natural, lr 1"] = natural(x, y, best, most)
+    natural(x, y, best, 1)  # what is done once in a process is not on the clock
+    ways = {f"plain, lr {lr}": partial(plain, lr=lr) for lr in (RATES[2:3] if options.quick else RATES)}
+    ways |= {"natural, lr 1": partial(natural, **NEWTON), "natural, as it comes": natural}
+    for lr in ADAM[:1] if options.quick else ADAM:
+        ways[f"Adam, lr {lr}"] = partial(plain, lr=lr, optimizer=torch.optim.Adam)
+    runs, spent = {}, {}
+    for label, way in ways.items():
+        began = time.process_time()
+        runs[label] = way(x, y, best, most)
+        spent[label] = time.process_time() - began
     lines = []
     for label, excess in runs.items():
         steps = str(len(excess) - 1) if excess[-1] < CLOSE else f"more than {most}"
-        lines.append([label, steps, f"{excess[min(10, len(excess) - 1)]:.1e}", f"{excess[-1]:.1e}"])
-    print(table(["gradient", f"steps to {CLOSE:.0e}", "excess at step 10", "at the end"], lines))
-    fastest = min((label for label in runs if label.startswith("plain")), key=lambda label: len(runs[label]))
-    draw({"natural, lr 1": runs["natural, lr 1"], f"{fastest}, the fastest": runs[fastest]}, options.out)
+        lines.append([label, steps, f"{spent[label]:.3f}", f"{excess[-1]:.1e}"])
+    print(table(["gradient", f"steps to {CLOSE:.0e}", "seconds", "excess at the end"], lines))
+    shown = {label: excess for label, excess in runs.items() if label.startswith("natural")}
+    for kind in ("Adam", "plain"):
+        fastest = min((r for r in runs if r.startswith(kind)), key=lambda r: (len(runs[r]), runs[r][-1]))
+        shown[f"{fastest}, the fastest"] = runs[fastest]
+    draw(shown, options.out)

@@ -11,11 +11,15 @@ So the natural gradient with lr=1 and a fresh Fisher matrix at each step is Newt
 the same number added to all logits changes nothing; a tiny damping takes care of that. With coupled=False each logit
 has a block of its own, with π(1−π). The true curvature is anything between nothing and twice what that diagonal says
 (twice where two classes share all the probability). With lr=1 it may run away, as it does here; with less it is slow.
-All start from zero, see all the data at each step, and go on until the loss is within 1e-6 of its minimum.
+With nothing given the optimizer has momentum and keeps its steps short: half of the steps of Adam at the best of its
+rates, in about the same time, and many more than Newton's method needs. All start from zero, see all the data at each
+step, and go on until the loss is within 1e-6 of its minimum.
 """
 
 import argparse
 import math
+import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,6 +33,7 @@ from dagfisher.plots import COLOURS, FAINT, INK
 EXAMPLES, FEATURES, CLASSES = 1000, 8, 10
 CLOSE = 1e-6  # nats per example
 RATES = (0.3, 0.03, 0.1, 1.0)  # of Adam
+NEWTON = {"damping": 1e-9, "solver": "dense"}
 
 
 def make_data(seed: int) -> tuple[Tensor, Tensor]:
@@ -67,10 +72,10 @@ def adam(x: Tensor, y: Tensor, best: float, most: int, lr: float) -> list[float]
     return descend(model, opt, x, y, best, most)
 
 
-def natural(x: Tensor, y: Tensor, best: float, most: int, lr: float, coupled: bool) -> list[float]:
+def natural(x: Tensor, y: Tensor, best: float, most: int, coupled: bool = True, **settings) -> list[float]:
     model = make_model()
     dagfisher.declare(model, "categorical", coupled=coupled)  # <- the two lines
-    opt = dagfisher.DAGNaturalGradient(model.parameters(), lr=lr, damping=1e-9, solver="dense")  # <- the two lines
+    opt = dagfisher.DAGNaturalGradient(model.parameters(), **settings)  # <- the two lines
     return descend(model, opt, x, y, best, most)
 
 
@@ -122,18 +127,28 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0, help="of the data")
     parser.add_argument("--quick", action="store_true", help="a single learning rate for Adam, 200 steps at most")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     x, y = make_data(options.seed)
     best, most = minimum(x, y), 200 if options.quick else options.steps
-    runs = {"natural, coupled, lr 1": natural(x, y, best, most, 1.0, True)}
-    runs |= {f"natural, diagonal, lr {lr:g}": natural(x, y, best, most, lr, False) for lr in (1.0, 0.8, 0.5)}
-    runs |= {f"Adam, lr {lr}": adam(x, y, best, most, lr) for lr in RATES[: 1 if options.quick else None]}
+    natural(x, y, best, 1)  # what is done once in a process is not on the clock
+    ways = {"natural, coupled, lr 1": partial(natural, lr=1.0, **NEWTON)}
+    for lr in (1.0, 0.8, 0.5):
+        ways[f"natural, diagonal, lr {lr:g}"] = partial(natural, coupled=False, lr=lr, **NEWTON)
+    ways["natural, as it comes"] = natural
+    ways |= {f"Adam, lr {lr}": partial(adam, lr=lr) for lr in RATES[: 1 if options.quick else None]}
+    runs, spent = {}, {}
+    for label, way in ways.items():
+        began = time.process_time()
+        runs[label] = way(x, y, best, most)
+        spent[label] = time.process_time() - began
     lines = []
     for label, excess in runs.items():
         steps = f"more than {most:,}" if excess[-1] < 1e3 else "runs away"
         steps = f"{len(excess) - 1:,}" if excess[-1] < CLOSE else steps
-        lines.append([label, steps, f"{excess[min(6, len(excess) - 1)]:.1e}", f"{excess[-1]:.1e}"])
-    print(table(["optimizer", f"steps to {CLOSE:.0e}", "excess at step 6", "at the end"], lines))
+        lines.append([label, steps, f"{spent[label]:.3f}", f"{excess[-1]:.1e}"])
+    print(table(["optimizer", f"steps to {CLOSE:.0e}", "seconds", "excess at the end"], lines))
     adams = {label: excess for label, excess in runs.items() if label.startswith("Adam")}
     fastest = min(adams, key=lambda label: (adams[label][-1] > CLOSE, len(adams[label])))
     shown = ("natural, coupled, lr 1", "natural, diagonal, lr 0.8", fastest, "natural, diagonal, lr 1")
+    shown += ("natural, as it comes",)
     draw({label: runs[label] for label in shown}, options.out)

@@ -16,7 +16,7 @@ from dagfisher import datasets
 from dagfisher.helmholtz import HelmholtzMachine, Trainer
 from dagfisher.plots import COLOURS, tile
 
-EPOCHS = 60
+EPOCHS = 30
 
 
 def train(epochs: int, seed: int) -> tuple[HelmholtzMachine, list[float]]:
@@ -26,15 +26,13 @@ def train(epochs: int, seed: int) -> tuple[HelmholtzMachine, list[float]]:
     assert truth is not None
     machine = HelmholtzMachine([9, 12, 6])
     machine.reset_parameters(generator=torch.Generator().manual_seed(seed))
-    trainer = Trainer(machine, "nrws", lr=0.3, damping=0.05, samples=20, seed=seed)
-    # The optimizer is an ordinary one, so an ordinary scheduler cools it down over the second half.
-    cooling = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda epoch: min(1.0, 2 * (1 - epoch / epochs)))
-    curve = []
-    for epoch in range(1, epochs + 1):
-        trainer.fit(data, epoch, batch_size=90)
-        cooling.step()
+    curve: list[float] = []
+
+    def look(epoch: int, train: float) -> None:
         curve.append(float(truth.kl_from(machine.exact_log_likelihood(truth.support))))
         print(f"epoch {epoch:2}  KL(data ‖ machine) {curve[-1]:.4f} nats", flush=True)
+
+    Trainer(machine, "nrws", seed=seed).fit(data, epochs, on_epoch=look)
     return machine, curve
 
 

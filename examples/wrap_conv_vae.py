@@ -8,16 +8,21 @@ enough to declare them: every convolution that is not the output is a determinis
 """
 
 import argparse
+import itertools
 import time
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 import dagfisher
 from dagfisher import DAGNaturalGradient, datasets, plots
 from dagfisher.app import Bar, table
+
+BATCH = {"adam": 100, "natural": 100}
+POINTS = 20
 
 
 class ConvVAE(nn.Module):
@@ -50,7 +55,7 @@ def bound(model, x):
 
 
 def train(name, data, options):
-    """Train one VAE; gives its curve of test bounds."""
+    """Train one VAE for some seconds of the processor; gives its curve of test bounds and the steps it took."""
     torch.manual_seed(options.seed)
     model = ConvVAE()
     natural = name == "natural"
@@ -65,53 +70,54 @@ def train(name, data, options):
                 nn.ConvTranspose2d: "deterministic",
             },
         )
-        optimizer = DAGNaturalGradient(  # <- instead of torch.optim.Adam
-            model.parameters(), lr=options.natural_lr, damping=0.3, update_every=100, betas=(0.9, 0.999)
-        )
+        optimizer = DAGNaturalGradient(model.parameters())  # <- instead of torch.optim.Adam
     else:
         optimizer = torch.optim.Adam(model.parameters(), lr=options.adam_lr)
-    test = data.evaluation("test")[:2000].reshape(-1, 1, 14, 14)
-    epochs, seconds, values = [], [], []
-    spent, done, count = 0.0, 0, data.batch_count(100)
-    with Bar(options.steps, name) as bar:
-        while done < options.steps:
-            for x in data.batches(100, seed=options.seed, epoch=done // count):
-                start = time.perf_counter()
-                loss = -bound(model, x.reshape(-1, 1, 14, 14))
-                optimizer.zero_grad()
-                if natural:
-                    optimizer.sample_fisher()  # <- the Fisher of the deterministic layers
-                loss.backward()
-                optimizer.step()
-                spent += time.perf_counter() - start
-                done += 1
-                bar.update(1)
-                if done % max(1, options.steps // 20) == 0 or done == options.steps:
-                    with torch.no_grad():
-                        values.append(float(bound(model, test)))
-                    epochs.append(done / count)
-                    seconds.append(spent)
-                if done == options.steps:
-                    break
-    return plots.Curve("natural gradient, Adam's moments" if natural else "Adam", epochs, seconds, values)
+    size = BATCH[name]
+    batches = (x for epoch in itertools.count() for x in data.batches(size, seed=options.seed, epoch=epoch))
+    spent, done, points, test = 0.0, 0, [], data.evaluation("test")[:2000].reshape(-1, 1, 14, 14)
+    falling = LambdaLR(optimizer, lambda step: min(1.0, max(0.0, 2 * (1 - spent / options.seconds))))
+    with Bar(options.seconds, name) as bar:
+        while spent < options.seconds:
+            x, start = next(batches), time.process_time()
+            loss = -bound(model, x.reshape(-1, 1, 14, 14))
+            optimizer.zero_grad()
+            if natural:
+                optimizer.sample_fisher()  # <- the Fisher of the deterministic layers
+            loss.backward()
+            optimizer.step()
+            falling.step()
+            took, done = time.process_time() - start, done + 1
+            spent += took
+            bar.update(took)
+            if spent >= options.seconds * (len(points) + 1) / POINTS:
+                with torch.no_grad():
+                    points.append((done * size / len(data.train), spent, float(bound(model, test))))
+    return plots.Curve("natural gradient" if natural else "Adam", *zip(*points)), done
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=2000, help="minibatches of 100 for each (2000)")
-    parser.add_argument("--adam-lr", type=float, default=0.003, help="of Adam (0.003)")
-    parser.add_argument("--natural-lr", type=float, default=0.003, help="of the natural gradient (0.003)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of the processor, for each (20)")
+    parser.add_argument("--adam-lr", type=float, default=0.003, help="of Adam (0.003; 0.001 and 0.01 end lower)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="40 steps each")
+    parser.add_argument("--quick", action="store_true", help="1.5 seconds for each")
     parser.add_argument("--out", type=Path, default=Path("runs/wrap_conv_vae.png"), help="the picture")
     options = parser.parse_args()
     if options.quick:
-        options.steps = 40
+        options.seconds = 1.5
     torch.set_num_threads(1)
     data = datasets.load("mini-mnist")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    curves = [train(name, data, options) for name in ("adam", "natural")]
-    lines = [[c.label, f"{options.steps:,}", f"{c.seconds[-1]:.0f}", f"{c.values[-1]:.2f}"] for c in curves]
-    print(table(["gradient", "steps", "seconds", f"test bound, {data.label}"], lines))
-    plots.draw_curves(curves, options.out, title=f"VAE on {data.label}", quantity="evidence lower bound (nats)")
+    curves, lines = [], []
+    for name in BATCH:
+        curve, steps = train(name, data, options)
+        curves.append(curve)
+        lines.append(
+            [curve.label, str(BATCH[name]), f"{steps:,}", f"{curve.seconds[-1]:.1f}", f"{curve.values[-1]:.2f}"]
+        )
+    print(table(["gradient", "batch", "steps", "seconds", f"test bound, {data.label}"], lines))
+    plots.draw_curves(
+        curves, options.out, title=f"Convolutional VAE on {data.label}", quantity="evidence lower bound (nats)"
+    )
     print(options.out)

@@ -1,8 +1,8 @@
 """A sigmoid belief network in plain PyTorch, trained by reweighted wake-sleep; dagfisher is added to what is there.
 
     python examples/wrap_sbn.py                            # a table, and runs/wrap_sbn.png; two minutes
-    python examples/wrap_sbn.py --steps 3000 --out my.png
-    python examples/wrap_sbn.py --quick                    # 60 steps
+    python examples/wrap_sbn.py --seconds 30 --out my.png
+    python examples/wrap_sbn.py --quick                    # a second and a half for each
 
 The network and the training step are written as for any PyTorch optimizer; units are 0 or 1. The natural version has
 the same start, the same batches and the same step. What is new are the two lines that declare the layers and make the
@@ -16,6 +16,7 @@ seconds too.
 
 import argparse
 import copy
+import itertools
 import math
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.optim.lr_scheduler import LambdaLR
 
 import dagfisher
 from dagfisher import datasets
@@ -30,8 +32,7 @@ from dagfisher.app import table
 from dagfisher.plots import Curve, draw_curves
 
 SIZES = (196, 100, 50, 20)  # pixels at the bottom
-BATCH, SAMPLES = 32, 10
-PLAIN_LR, NATURAL_LR = 1.0, 0.4
+PLAIN_LR, ADAM_LR = 1.0, 0.01
 
 
 def log_prob(logits: Tensor, units: Tensor) -> Tensor:
@@ -78,11 +79,11 @@ class BeliefNetwork(nn.Module):
         return float((torch.logsumexp(ratios, 0) - math.log(samples)).mean())
 
 
-def step(net: BeliefNetwork, opt: torch.optim.Optimizer, x: Tensor) -> None:
+def step(net: BeliefNetwork, opt: torch.optim.Optimizer, x: Tensor, samples: int) -> None:
     """One step of reweighted wake-sleep."""
     with torch.no_grad():
-        wake = net.infer(x.repeat(SAMPLES, 1))
-        ratios = (net.log_p(wake) - net.log_q(wake)).view(SAMPLES, -1)
+        wake = net.infer(x.repeat(samples, 1))
+        ratios = (net.log_p(wake) - net.log_q(wake)).view(samples, -1)
         weights = torch.softmax(ratios, 0).view(-1) / len(x)
         dream = net.dream(len(weights))
     opt.zero_grad()
@@ -99,45 +100,55 @@ def plain(net: BeliefNetwork) -> torch.optim.Optimizer:
     return torch.optim.SGD(net.parameters(), lr=PLAIN_LR)
 
 
+def adam(net: BeliefNetwork) -> torch.optim.Optimizer:
+    return torch.optim.Adam(net.parameters(), lr=ADAM_LR)
+
+
 def natural(net: BeliefNetwork) -> torch.optim.Optimizer:
     for layer in (net.top, *net.down, *net.up):
         dagfisher.declare(layer, "bernoulli")  # <- the two lines
-    return dagfisher.DAGNaturalGradient(net.parameters(), NATURAL_LR, damping=0.2, update_every=50)  # <- the two lines
+    return dagfisher.DAGNaturalGradient(net.parameters())  # <- the two lines
 
 
-def train(label: str, net: BeliefNetwork, opt: torch.optim.Optimizer, data: datasets.Dataset, options) -> Curve:
-    """The test log-likelihood against epochs and seconds of training, at ten points."""
+WAYS = {"natural, NRWS": (natural, 100, 5), "SGD, RWS": (plain, 32, 10), "Adam, RWS": (adam, 32, 10)}
+"""An optimizer, examples in a minibatch, and samples of each."""
+
+
+def train(label: str, net: BeliefNetwork, data: datasets.Dataset, options) -> tuple[Curve, int]:
+    """The test log-likelihood against epochs and seconds of the processor, at ten points, and the number of steps."""
     torch.manual_seed(options.seed)
-    test, count = data.evaluation("test")[: 100 if options.quick else 500], data.batch_count(BATCH)
-    cooling = torch.optim.lr_scheduler.LambdaLR(opt, lambda done: min(1.0, 2 * (1 - done / options.steps)))
-    points, spent = [], 0.0
-    for number in range(options.steps):
-        if number % count == 0:
-            batches = data.batches(BATCH, seed=options.seed, epoch=number // count)
-        x, began = next(batches), time.perf_counter()
-        step(net, opt, x)
+    make, size, samples = WAYS[label]
+    opt, test = make(net), data.evaluation("test")[: 200 if options.quick else 500]
+    batches = (x for epoch in itertools.count() for x in data.batches(size, seed=options.seed, epoch=epoch))
+    points, spent, done = [], 0.0, 0
+    cooling = LambdaLR(opt, lambda step: min(1.0, max(0.0, 2 * (1 - spent / options.seconds))))
+    while spent < options.seconds:
+        x, began = next(batches), time.process_time()
+        step(net, opt, x, samples)
         cooling.step()
-        spent += time.perf_counter() - began
-        if (number + 1) % max(1, options.steps // 10) == 0:
-            points.append(((number + 1) / count, spent, net.log_likelihood(test, 20 if options.quick else 100)))
-    return Curve(label, *zip(*points))
+        spent, done = spent + time.process_time() - began, done + 1
+        if spent >= options.seconds * (len(points) + 1) / 10:
+            value = net.log_likelihood(test, 20 if options.quick else 100)
+            points.append((done * size / len(data.train), spent, value))
+    return Curve(label, *zip(*points)), done
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/wrap_sbn.png"), help="the picture to write")
-    parser.add_argument("--steps", type=int, default=1500, help="minibatches for each (1500)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of the processor, for each (15)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="60 steps")
+    parser.add_argument("--quick", action="store_true", help="a second and a half for each")
     options = parser.parse_args()
-    options.steps = 60 if options.quick else options.steps
+    options.seconds = 1.5 if options.quick else options.seconds
+    torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     data, start = datasets.load("mini-mnist"), BeliefNetwork()
     curves, lines = [], []
-    for label, optimizer in (("natural, NRWS", natural), ("plain, RWS", plain)):
-        net = copy.deepcopy(start)
-        curves.append(train(label, net, optimizer(net), data, options))
-        lines.append([label, str(options.steps), f"{curves[-1].seconds[-1]:.1f}", f"{curves[-1].values[-1]:.2f}"])
+    for label in WAYS:
+        curve, steps = train(label, copy.deepcopy(start), data, options)
+        curves.append(curve)
+        lines.append([label, f"{steps:,}", f"{curve.seconds[-1]:.1f}", f"{curve.values[-1]:.2f}"])
     print(table(["gradient", "steps", "seconds", "test log-likelihood"], lines))
     title = f"A belief network on {data.label}, by reweighted wake-sleep"
     draw_curves(curves, options.out, title=title, quantity="test log-likelihood (nats)")

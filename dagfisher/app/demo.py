@@ -1,12 +1,13 @@
-"""The demonstration: one machine, trained by RWS and by NRWS on miniMNIST for the same number of epochs."""
+"""The demonstration: one machine, trained by RWS and by NRWS on miniMNIST for the same number of seconds."""
 
 from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
+import torch
 
 from .._text import table, with_error
 from ..helmholtz.evaluate import Estimate
@@ -17,15 +18,19 @@ from ..plots import Curve, draw_curves, draw_panels, require_matplotlib
 from .console import program, watch
 from .progress import Bar
 
-EPOCHS = 6
-"""At most; a slow machine does fewer."""
-RWS_SECONDS = 28.0
-"""Of training by RWS; NRWS then takes as many steps as RWS could."""
-WALL_SECONDS = {"rws": 34.0, "nrws": 54.0}
-"""In which each algorithm trains, with the evaluations on the way."""
+SECONDS = 24.0
+"""Of training by each algorithm, about: a slow machine does fewer epochs in them."""
+WALL_SECONDS = 58.0
+"""In which each algorithm trains, with the evaluations on the way; should it take longer, it ends there."""
+WARM_UP, TIMED = 64, 100
+"""Steps of a trainer that is thrown away: those before the clock starts, and those that it counts."""
+EVERY = {"rws": 521, "nrws": 250}
+"""Steps between two points of a curve: a third and a half of an epoch."""
 FINAL_SECONDS = 6.0
 """Of the final evaluation, for each algorithm, about; a slow machine evaluates fewer examples."""
 FINAL_EXAMPLES, FINAL_SAMPLES = 2000, 500
+LEVEL = 0.05
+"""Nats; who is ahead by less is not ahead."""
 
 
 def demo(out: Path) -> int:
@@ -41,30 +46,31 @@ def demo(out: Path) -> int:
     out = unused(out)
     print("One machine with layers 196-100-50-20-10-10, trained on miniMNIST by two algorithms from the same start.")
     print("RWS follows plain gradients; NRWS multiplies them by the inverse of the Fisher matrix.")
-    lines, curves, panels = [], [], []
-    steps, examples = None, None
-    for algorithm, wall in WALL_SECONDS.items():
+    print("Each runs as it comes, for the same seconds, in which its learning rate falls to zero.", flush=True)
+    lines, curves, panels, finals = [], [], [], []
+    examples = None
+    for algorithm, epochs in affordable(SECONDS).items():
         name = display(algorithm)
         print(f"\n{name}:")
-        run = Run.create(out / algorithm, demo_settings(algorithm))
-        if not watch(run, seconds=None if steps else RWS_SECONDS, steps=steps, wall=wall, pictures=False):
+        run = Run.create(out / algorithm, demo_settings(algorithm, epochs))
+        if not watch(run, wall=WALL_SECONDS, pictures=False):
             print(f"stopped; {run.folder} can be resumed.")
             return 130
-        steps = run.steps
         final = final_estimate(run, examples)
         examples = len(final.log_p)
         last = run.rows[-1]
         figure = with_error(final.mean, final.standard_error)
         lines.append([name, f"{last.epoch:.1f}", f"{last.seconds:.0f}", figure])
         curves.append(run_curve(name, run.rows))
+        finals.append(final.mean)
         data, made, dreams = run.panels()
-        after = f"{name}, {last.epoch:.1f} epochs"
+        after = f"{name}, {last.seconds:.0f} seconds"
         made, dreams = made._replace(title=f"{after}: reconstructions"), dreams._replace(title=f"{after}: dreams")
         panels.append([data, made, dreams])
     label, shape = run.data.label, run.data.shape
-    print("\n" + table(["algorithm", "epochs", "seconds", f"test log-likelihood, {label}"], lines))
-    print(f"({examples:,} test images, {FINAL_SAMPLES} samples each, ± standard error; higher is better)")
-    print(difference(*curves) + "\n")
+    print(f"\n{outcome(curves, finals)}\n")
+    print(table(["algorithm", "epochs", "seconds", f"test log-likelihood, {label}"], lines))
+    print(f"({examples:,} test images, {FINAL_SAMPLES} samples each, ± standard error; higher is better)\n")
     title = f"{label}: the same machine, two algorithms"
     draw_curves(curves, out / "curves.png", title=title, quantity="test log-likelihood (nats)")
     draw_panels(panels, shape, out / "samples.png", title=f"{label}: what the machines remember and dream")
@@ -73,31 +79,70 @@ def demo(out: Path) -> int:
     return 0
 
 
-def demo_settings(algorithm: str) -> Settings:
-    """Settings with a constant rate, so that curves compare at any moment, and one thread, enough for small layers."""
+def demo_settings(algorithm: str, epochs: int) -> Settings:
+    """The algorithm's own settings, on one thread, which is enough for small layers, and some points for its curve."""
     return Settings.resolve(
         data="mini-mnist",
         algorithm=algorithm,
-        lr_schedule="constant",
-        epochs=EPOCHS,
-        eval_every=391,
+        epochs=epochs,
+        eval_every=EVERY[algorithm],
         eval_examples=500,
         eval_samples=50,
         threads=1,
     )
 
 
-def difference(one: Curve, other: Curve) -> str:
-    """A sentence on who is ahead at the same number of epochs, and of seconds, from the curves."""
-    sentences = []
-    for unit, first, second in (("epochs", one.epochs, other.epochs), ("seconds", one.seconds, other.seconds)):
-        common = min(first[-1], second[-1])
-        gap = float(np.interp(common, second, other.values) - np.interp(common, first, one.values))
-        ahead = (other if gap > 0 else one).label
-        shown = f"{common:.1f}" if unit == "epochs" else f"{common:.0f}"
-        sentences.append(f"after {shown} {unit} {ahead} is {abs(gap):.2f} nats ahead")
-    text = "; ".join(sentences)
-    return f"By the curves, {text}."
+def affordable(budget: float) -> dict[str, int]:
+    """How many epochs of RWS take about that long here, and how many of NRWS no longer than these."""
+    paces = {algorithm: epoch_seconds(demo_settings(algorithm, 1)) for algorithm in ("rws", "nrws")}
+    plain = max(1, round(budget / paces["rws"]))
+    return {"rws": plain, "nrws": max(1, int(plain * paces["rws"] / paces["nrws"]))}
+
+
+def epoch_seconds(settings: Settings) -> float:
+    """The seconds that an epoch takes here, by some steps of a trainer that is thrown away."""
+    torch.set_num_threads(settings.threads)
+    data = settings.load_data()
+    trainer = settings.build(data)
+    batches = data.batches(settings.batch_size, seed=settings.seed, epoch=0)
+    began = time.perf_counter()
+    for number, x in zip(range(WARM_UP + TIMED), batches, strict=False):
+        if number == WARM_UP:
+            began = time.perf_counter()
+        trainer.step(x)
+    return (time.perf_counter() - began) / TIMED * data.batch_count(settings.batch_size)
+
+
+def outcome(curves: Sequence[Curve], finals: Sequence[float]) -> str:
+    """Who is ahead at the end and by how much; and, if it is so, since when.
+
+    Args:
+        curves: of two runs.
+        finals: their values at the end, better known than the last points of the curves.
+    """
+    order = sorted(zip(finals, curves, strict=True), key=lambda pair: -pair[0])
+    (best, ahead), (value, behind) = order
+    times = [curve.seconds[-1] for _, curve in order]
+    fair = "at equal seconds " if max(times) < 1.15 * min(times) else ""
+    figures = f"{best:.2f} after {seconds(times[0])} of training, {value:.2f} after {seconds(times[1])}"
+    if best - value < LEVEL:
+        text = f"{fair}{ahead.label} and {behind.label} are level: {figures}."
+        return text[0].upper() + text[1:]
+    text = f"{fair}{ahead.label} is {counted(best - value, 'nat')} ahead of {behind.label}: {figures}."
+    passed = next((s for s, v in zip(ahead.seconds, ahead.values, strict=True) if v >= behind.values[-1]), None)
+    if passed is not None and passed < 0.9 * times[1]:
+        text += f" It was there after {seconds(passed)}."
+    return text[0].upper() + text[1:]
+
+
+def counted(number: float, unit: str) -> str:
+    """A number with one digit behind the point, and its unit in the singular or the plural."""
+    return f"{number:.1f} {unit}" + ("" if f"{number:.1f}" == "1.0" else "s")
+
+
+def seconds(number: float) -> str:
+    """A whole number of seconds."""
+    return f"{number:.0f} second" + ("" if round(number) == 1 else "s")
 
 
 def final_estimate(run: Run, examples: int | None) -> Estimate:
