@@ -53,7 +53,7 @@ def declare(
             ``backward()`` are then of the same samples.
         max_rows: use at most so many rows of a pass (samples, times output positions of a convolution), drawn at
             random, in place of all for the Fisher statistics; their expectation does not change. ``math.inf``: all. By
-            default all are used unless they hold more than about a million numbers, as those of large convolutions do.
+            default all are used unless they hold more than half a million numbers, as those of large convolutions do.
         check: compare some rows of the output with the module's map, at the first captured pass and at every refresh,
             and refuse a module whose output is something else.
     """

@@ -25,9 +25,9 @@ from .segments import CoupledSegment, GramSegment, Segment, row_segments
 ACCUMULATE = 2**22
 """Numbers in the rows of one pass above which its Gram matrices are summed in chunks of this size."""
 
-ENOUGH = 2**20
-"""Numbers in the rows of one pass above which rows drawn at random are used in place of all, unless `max_rows` says
-otherwise."""
+ENOUGH, ENOUGH_ROWS = 2**19, 2**14
+"""Numbers in the rows of one pass, and rows, above which some drawn at random are used in place of all, unless
+`max_rows` says otherwise."""
 SPREAD = 4
 """Rows are drawn from so many times more, those of whole samples that are drawn first."""
 
@@ -270,7 +270,7 @@ def _row_size(declaration: Declaration) -> int:
 def _most_rows(declaration: Declaration) -> float:
     """The rows of a pass above which some are drawn."""
     given = declaration.reading.max_rows
-    return max(ENOUGH // _row_size(declaration), 1) if given is None else given
+    return min(ENOUGH_ROWS, max(ENOUGH // _row_size(declaration), 1)) if given is None else given
 
 
 def _row_count(declaration: Declaration, each: Pass) -> int:

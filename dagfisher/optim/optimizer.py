@@ -34,7 +34,7 @@ from .settings import (
     validate,
 )
 from .shown import ShownOptimizer
-from .trust import Natural, bounded
+from .trust import Natural, Step, bounded
 from .updates import apply_update, begin_moments, keeps_moments
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ class DAGNaturalGradient(ShownOptimizer):
 
     def _vectors(
         self, late: set[int] | frozenset[int] = frozenset()
-    ) -> tuple[dict[Tensor, Tensor], list[Tensor], dict[TrainedLayer, Refreshed], dict[int, tuple[Tensor, Tensor]]]:
+    ) -> tuple[dict[Tensor, Tensor], list[Tensor], dict[TrainedLayer, Refreshed], dict[int, Step]]:
         """The vector of every parameter with a gradient, witnesses of infinities, fresh Fishers, and the bounds' doing.
 
         Parameters of layers that were declared too `late` for this step follow plain gradients.
@@ -326,7 +326,7 @@ class DAGNaturalGradient(ShownOptimizer):
         vectors: dict[Tensor, Tensor] = {}
         whole: list[Tensor] = []
         found, fresh = self._naturals(late)
-        products, bounds = bounded(found)
+        products, bounds = bounded(found, self._regions.references, fresh)
         whole.extend(products)
         for layer, _, natural, _ in found:
             parts = layer.split(natural)

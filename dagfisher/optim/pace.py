@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .settings import USUAL
 
-CALM, WILD = 3.0, 10.0
+CALM, WILD = 2.0, 4.0
 """Up to CALM times the predicted curvature all is well; above WILD times a Fisher is out of date, or a step too far."""
 LEAST_TRUST = 1e-8
 
@@ -27,10 +27,10 @@ class Pace(NamedTuple):
 
     def after(self, ratio: float | None) -> Pace:
         """The pace after a refresh that found this ratio; None: it found none."""
-        if ratio is None or not ratio <= WILD:
+        if ratio is None:
+            return self
+        if not ratio <= WILD:
             if self.interval > 1:
                 return self._replace(interval=max(1, self.interval // 4))
-            return self if ratio is None else self._replace(trust=max(self.trust / 4, LEAST_TRUST))
-        if ratio > CALM:
-            return self
-        return Pace(min(USUAL, 2 * self.interval), min(1.0, 2 * self.trust))
+            return self._replace(trust=max(self.trust / 4, LEAST_TRUST))
+        return self if ratio > CALM else Pace(min(USUAL, 2 * self.interval), min(1.0, 2 * self.trust))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,28 +22,41 @@ class Natural(NamedTuple):
     damping: float
 
 
-@dataclass
-class Bound:
-    """What the trust region of one param group has done."""
+class Step(NamedTuple):
+    """What the trust region of one param group did to one step."""
 
     divergence: Tensor
-    """Of the last whole step, at a rate of 1 and before it was shortened, in nats."""
+    """Of the whole step, at a rate of 1 and before it was shortened, in nats."""
     factor: Tensor
-    """What the last step was shortened by, at most 1."""
-    shortened: Tensor
-    """How many steps were shortened."""
+    """What it was shortened by, at most 1."""
+    refreshed: bool
+    """Whether a layer of the group was."""
 
 
-def bounded(found: list[Natural]) -> tuple[list[Tensor], dict[int, tuple[Tensor, Tensor]]]:
+BRAKE = 30.0
+"""A step whose divergence is so many times that of the last refresh comes from a Fisher that is out of date."""
+
+
+def bounded(
+    found: list[Natural], references: Mapping[int, Tensor], fresh: Container[TrainedLayer]
+) -> tuple[list[Tensor], dict[int, Step]]:
     """Turn each vector, in place, into the natural gradient, shortened where a group's would pass its bound.
 
     For v = (1 + α) x the solve has given vᵀ(αI + F)v = (1 + α)² x·g, which is at least vᵀFv; half of it is the
     Kullback-Leibler divergence of the whole step −v to second order. A step −lr·v then has at most lr² of the bound, so
     that a falling rate makes steps shorter. A rate above 1 makes the bound smaller. No host synchronisation.
 
+    A Fisher can become wrong while it is kept. If the divergence of a whole step is more than `BRAKE` times what it was
+    when the Fisher was made, nothing is added to the momentum until the next refresh.
+
+    Args:
+        found: of all layers.
+        references: the divergence at the last refresh of each group, by the id of the group.
+        fresh: the layers that this step refreshes.
+
     Returns:
-        x·g of each layer, which is not finite if an entry of its vector is not; and the divergence of the whole step
-        and the factor of each group with a trust region, by the id of the group.
+        x·g of each layer, which is not finite if an entry of its vector is not; and what was done to each group with a
+        trust region, by the id of the group.
     """
     products = [torch.dot(m.gradient.reshape(-1), m.vector.reshape(-1)) for m in found]
     groups: dict[int, list[int]] = {}
@@ -63,7 +76,10 @@ def bounded(found: list[Natural]) -> tuple[list[Tensor], dict[int, tuple[Tensor,
         # A divergence that is zero, or by rounding less, leaves the step as it is.
         most = plain(chosen(group, "trust_region")) * min(found[i].layer.pace.trust for i in members)
         factor = (most / divergence.clamp_min(1e-30)).sqrt_().clamp_max_(1.0)
-        steps[key] = (divergence / rate**2, factor)
+        refreshed = any(found[i].layer in fresh for i in members)
+        if key in references and not refreshed:
+            factor = factor * (divergence <= BRAKE * references[key].to(device))
+        steps[key] = Step(divergence, factor, refreshed)
         for i, scale in [(i, factor.to(found[i].vector.dtype) * g) for i, g in zip(members, growths, strict=True)]:
             vector = found[i].vector
             vector.mul_(scale if scale.device == vector.device else scale.to(vector.device))
@@ -77,25 +93,30 @@ def _on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 class TrustRegions:
-    """The bounds of an optimizer's groups, for its diagnostics."""
+    """What the trust regions of an optimizer's groups have done."""
 
     def __init__(self) -> None:
-        self._bounds: dict[int, Bound] = {}
+        self.references: dict[int, Tensor] = {}
+        """The divergence of a whole step at the last refresh of each group, by the id of the group."""
+        self._last: dict[int, Step] = {}
+        self._shortened: dict[int, Tensor] = {}
 
-    def keep(self, steps: dict[int, tuple[Tensor, Tensor]]) -> None:
+    def keep(self, steps: dict[int, Step]) -> None:
         """Note a step that was taken; never waits for the device."""
-        for key, (divergence, factor) in steps.items():
-            before = self._bounds.get(key)
-            shortened = (factor < 1).long()
-            if before is not None and before.shortened.device == shortened.device:
-                shortened = shortened + before.shortened
-            self._bounds[key] = Bound(divergence, factor, shortened)
+        self._last.update(steps)
+        for key, step in steps.items():
+            count = (step.factor < 1).long()
+            before = self._shortened.get(key)
+            self._shortened[key] = count if before is None else before.to(count.device) + count
+            if step.refreshed:
+                self.references[key] = step.divergence
 
     def described(self, group: dict[str, Any]) -> dict[str, float]:
         """Divergence and factor of the group's last step, and how many steps were shortened; reads the device."""
-        bound = self._bounds.get(id(group))
-        if bound is None:
+        last = self._last.get(id(group))
+        if last is None:
             return {}
-        divergence, factor = torch.stack([bound.divergence, bound.factor]).tolist()
+        divergence, factor = torch.stack([last.divergence, last.factor]).tolist()
         length = plain(group["lr"]) * factor
-        return {"divergence": divergence * length**2, "factor": factor, "shortened": int(bound.shortened)}
+        shortened = int(self._shortened[id(group)])
+        return {"divergence": divergence * length**2, "factor": factor, "shortened": shortened}

@@ -5,7 +5,7 @@ One product with every block is two matrix products, Y = αX + ((X Pᵀ) ∘ q�
 1. Rows of U whose whole contribution Σ_k max_j q_jk ‖u_k‖² stays below a part of tolerance · α are left out; the
    residual that this can cause is bounded by that part of the tolerance. Importance weights concentrate, so that often
    most rows go.
-2. With fewer rows than parents, coordinates are taken in the row space; outside it every block is αI.
+2. With far fewer rows than parents, coordinates are taken in the row space; outside it every block is αI.
 3. The eigenbasis of the weighted Gram matrix Pᵀ diag(q̄) P, q̄ the mean over the units, makes all blocks nearly
    diagonal. Its leading directions may be solved exactly for every unit; the rest by the exact diagonal. For many
    rows and few uses only the leading part of that basis is computed, by subspace iteration.
@@ -92,7 +92,8 @@ class Conjugate(Solver):
     def begin(cls, problem: RowProblem) -> tuple[Conjugate, Tensor]:
         alpha = problem.damping
         kept, weights = drop_rows(problem)
-        size, known = min(kept.shape), rates(kept.device)
+        n, d = kept.shape
+        size, known = n if 2 * n <= d else d, rates(kept.device)
         whole = full_basis(len(kept), size, problem.blocks, problem.update_every, known)
         if problem.update_every > 1 and not whole:
             narrow = cls._narrow(problem, kept, weights)
@@ -100,7 +101,7 @@ class Conjugate(Solver):
                 return narrow, narrow.solve(problem.gradient)
         rows = kept
         basis: Tensor | None = None
-        if rows.shape[0] < rows.shape[1]:
+        if 2 * rows.shape[0] <= rows.shape[1]:
             basis, triangle = torch.linalg.qr(rows.T)
             rows = triangle.T.contiguous()
         gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
