@@ -9,11 +9,11 @@ of the image. In a fully visible sigmoid belief net each pixel is a logistic reg
 with a mask, and a convex problem. A MADE has a hidden layer in between, whose masks keep the order. Its units are
 deterministic, and `sample_fisher` finds their blocks, which are approximations; those of the pixels are exact.
 
-A natural step makes good use of a large batch, of 1,000 images; Adam gets 100. All have the same seconds of one core and
-learning rates that fall to zero in the second half of them. For the belief net nothing of the natural gradient is
-chosen: it is ahead of Adam at the best of four rates as long as there is little time, and both end at the optimum. The
-MADE has some 30 masked steps in a second, so few that the optimizer as it comes, which is careful with its first steps
-and keeps a Fisher for 50, is far behind; with the settings below, chosen by the result on the test images, it is ahead.
+A natural step makes good use of a large batch, of 1,000 images; Adam gets 100. All have the same seconds of one core,
+and learning rates that fall to zero in the second half of them. For the belief net nothing of the natural gradient is
+chosen: it is ahead of Adam at the best of four rates as long as there is little time, and both end at the optimum. For
+the MADE, of which there are some 30 natural steps in a second, the optimizer as it comes is far behind; with the
+settings below, chosen by the result on the test images, it is ahead.
 """
 
 import argparse
