@@ -10,7 +10,7 @@ lr=1, no damping and a fresh Fisher matrix at each step is Newton's step, also k
 squares. Both versions start from zero, see all the data at each step, and go on until the loss is within 1e-6 of its
 minimum. Newton's step has no safeguard: where it starts far from the minimum, or where the labels are separable, keep
 some damping. With nothing given the optimizer looks after such things itself, with momentum and steps that are kept
-short, which has its price in a problem as easy as this one: some 50 steps instead of 4, and as long as Adam takes at the
+short, which has its price in a problem as easy as this: some 50 steps instead of 4, and as long as Adam takes at the
 best of its rates, whose steps are cheaper and twice as many.
 """
 

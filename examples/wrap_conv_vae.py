@@ -1,10 +1,14 @@
 """A convolutional variational autoencoder by Adam and by the natural gradient: the lines that change are marked.
 
-    python examples/wrap_conv_vae.py             # miniMNIST, some two minutes for each
-    python examples/wrap_conv_vae.py --steps 4000
+    python examples/wrap_conv_vae.py             # miniMNIST, 20 seconds for each
+    python examples/wrap_conv_vae.py --seconds 60
 
 As wrap_vae.py, with convolutions in the encoder and transposed convolutions in the decoder. One rule for each type is
 enough to declare them: every convolution that is not the output is a deterministic layer, one block per channel.
+
+Nothing of the natural gradient is tuned; Adam has the best of the rates 0.001, 0.003 and 0.01. After 20 seconds of one
+core that was also busy with other things, the test bounds were −32.7 nats for the natural gradient and −35.1, −33.6
+and −33.0 for Adam.
 """
 
 import argparse
@@ -99,7 +103,7 @@ def train(name, data, options):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="of the processor, for each (20)")
-    parser.add_argument("--adam-lr", type=float, default=0.003, help="of Adam (0.003; 0.001 and 0.01 end lower)")
+    parser.add_argument("--adam-lr", type=float, default=0.01, help="of Adam (0.01; 0.001 and 0.003 end lower)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="1.5 seconds for each")
     parser.add_argument("--out", type=Path, default=Path("runs/wrap_conv_vae.png"), help="the picture")

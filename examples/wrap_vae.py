@@ -1,13 +1,17 @@
 """A variational autoencoder as people write it, by Adam and by the natural gradient: the lines that change are marked.
 
-    python examples/wrap_vae.py                  # miniMNIST, about a minute for each
-    python examples/wrap_vae.py --steps 6000
+    python examples/wrap_vae.py                  # miniMNIST, 12 seconds for each
+    python examples/wrap_vae.py --seconds 60
 
 The encoder gives a Gaussian z, the decoder Bernoulli pixels, and both have a hidden layer of deterministic units. The
 evidence bound is maximised by reparametrisation. For the Gaussian and the Bernoulli layer the Fisher blocks are exact;
 for the hidden layers they are unit-wise approximations from back-propagated derivatives of *sampled* outputs, which
-`optimizer.sample_fisher()` draws before the backward pass. In a network as small as this the natural gradient is ahead
-after equal epochs, and Adam after equal seconds.
+`optimizer.sample_fisher()` draws before the backward pass.
+
+Both have the same seconds of the processor, and a learning rate that falls to zero in the second half of them. Nothing
+of the natural gradient is tuned but its larger batch, which costs it little; Adam has the best of the rates 0.001,
+0.003 and 0.01. After 12 seconds of one core that was also busy with other things, the test bounds were −31.2 nats for
+the natural gradient and −33.9, −32.5 and −32.7 for Adam; where Adam ended, the natural gradient was after 7.5 seconds.
 """
 
 import argparse

