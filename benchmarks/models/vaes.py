@@ -29,6 +29,8 @@ BOUND = "evidence lower bound (nats)"
 DENSE = (BatchSetting(100), BatchSetting(1000))
 CONVOLUTIONAL = (BatchSetting(100), BatchSetting(500))
 LARGE = (BatchSetting(32), BatchSetting(64))
+NATURAL = {DENSE: BatchSetting(250), CONVOLUTIONAL: BatchSetting(100), LARGE: BatchSetting(64)}
+"""The batch of the natural gradient, by those of the rivals."""
 RULES = {
     "mean": {"family": "gaussian", "log_var": "log_var"},
     "out": "bernoulli",
@@ -197,14 +199,14 @@ def entry(
     judged: int,
     safety: bool = False,
 ) -> Model:
-    """A VAE in the list; judged by so many images. The natural gradient takes the larger batch."""
+    """A VAE in the list; judged by so many images."""
 
     def make(make_optimizer: MakeOptimizer, batch: BatchSetting, seed: int) -> Learner:
         model = seeded(build, seed)
         assert isinstance(model, VAE)
         return VAELearner(model, make_optimizer, data, batch, seed, judged)
 
-    return Model(name, label, "vae", seconds, batches, batches[1], BOUND, make, safety)
+    return Model(name, label, "vae", seconds, batches, NATURAL[batches], BOUND, make, safety)
 
 
 def flat() -> VAE:
