@@ -6,6 +6,7 @@ from typing import Any
 from dagfisher import DAGNaturalGradient
 
 EXACT: dict[str, Any] = {"lr": 0.01, "damping": 0.1, "update_every": 1, "tolerance": 0.02, "trust_region": None}
+EXACT |= {"momentum": 0.0, "undeclared": "sgd"}
 """What a test of the formula must know, whatever the defaults are."""
 
 

@@ -40,7 +40,9 @@ class RowSegment(NamedTuple):
         return (self.parents @ vectors.T).square_().mul_(self.weights).sum()
 
     def trace(self) -> Tensor:
-        """Σ_j tr F_j, a scalar."""
+        """Σ_j tr F_j, a scalar; with a mask, of the entries that it allows."""
+        if self.mask is not None:
+            return ((self.weights.T @ self.parents.square()) * self.mask).sum()
         whole = self.weights.sum(1) @ self.parents.square().sum(1)
         return whole * (self.units / self.weights.shape[1])
 
@@ -78,7 +80,9 @@ class GramSegment(NamedTuple):
         return torch.bmm(vectors.unsqueeze(1), self.blocks).squeeze(1).mul_(vectors).sum()
 
     def trace(self) -> Tensor:
-        """Σ_j tr F_j, a scalar."""
+        """Σ_j tr F_j, a scalar; with a mask, of the entries that it allows."""
+        if self.mask is not None:
+            return (self.blocks.diagonal(dim1=1, dim2=2) * self.mask).sum()
         return self.blocks.diagonal(dim1=1, dim2=2).sum() * (self.units / len(self.blocks))
 
     @property

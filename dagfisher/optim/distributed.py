@@ -23,14 +23,6 @@ def share_rows(rows: Rows, group: dist.ProcessGroup) -> Rows:
     )
 
 
-def mean_over_processes(values: list[list[float]], device: torch.device, group: dist.ProcessGroup) -> list[list[float]]:
-    """The means over the processes of a table of numbers, the same on each of them."""
-    table = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(table, group=group)
-    means: list[list[float]] = table.div_(dist.get_world_size(group)).tolist()
-    return means
-
-
 def _gather(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The rows of every process's tensor, in the order of the ranks."""
     world = dist.get_world_size(group)

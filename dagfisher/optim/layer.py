@@ -47,8 +47,8 @@ MOST_KEPT = 5
 RETRIES = (1.0, 10.0, 100.0)
 """A damping that is found by itself is tried with these factors where blocks cannot be inverted."""
 
-Restored = tuple[LayerFisher, int, list[Any], Window, Pace]
-"""The inverse Fisher, the step it was made at, the layout it fits, the past refreshes, and the pace."""
+Restored = tuple[LayerFisher, int, list[Any], Window, Pace, Tensor | None]
+"""The inverse Fisher, the step it was made at, the layout it fits, the past refreshes, the pace, and the reference."""
 
 
 class Refreshed(NamedTuple):
@@ -60,6 +60,8 @@ class Refreshed(NamedTuple):
     """(αI + F_j)⁻¹ g_j, (units × d)."""
     failure: str | None
     """Why the Fisher before is kept; None if it is not."""
+    ratio: float | None = None
+    """The curvature that the fresh samples found, over what was predicted; None if nothing was compared."""
 
 
 class TrainedLayer(LayerMatrix):
@@ -78,6 +80,8 @@ class TrainedLayer(LayerMatrix):
         self.failures = 0
         """Refreshes in a row whose blocks could not be inverted."""
         self.pace = Pace()
+        self.reference: Tensor | None = None
+        """The divergence of a whole step of its group at the last refresh."""
         self.ratio: float | None = None
         """The curvature that fresh samples found at the last refresh, over what was predicted."""
         self._latest: list[Rows | Grams] = []
@@ -128,10 +132,10 @@ class TrainedLayer(LayerMatrix):
         except SettingError as error:
             raise SettingError(f"layer {self.name}: {error}") from None
 
-    def keep(self, fisher: LayerFisher, step: int, pace: Pace) -> None:
+    def keep(self, found: Refreshed, step: int, pace: Pace) -> None:
         """Use this Fisher until the next refresh."""
-        self.pace = pace
-        self.fisher, self.refreshed, self._layout = fisher, step, self.layout()
+        self.pace, self.ratio = pace, found.ratio
+        self.fisher, self.refreshed, self._layout = found.fisher, step, self.layout()
         self.failures = 0
         self._order = self.order
         self.window.push(self._latest, float(self.group["window_decay"]), int(self.group["window"]) - 1)
@@ -147,24 +151,24 @@ class TrainedLayer(LayerMatrix):
             raise SettingError(f"update_every gave {value!r} at step {step}; it must be at least 1.")
         return number
 
-    def _damping(self, step: int, segments: list[Segment], gradient: Tensor | None) -> float:
-        """α of a refresh: as it is set, or as the samples of this refresh say."""
+    def _damping(self, step: int, segments: list[Segment], gradient: Tensor | None) -> tuple[float, float | None]:
+        """α of a refresh, as it is set or as the samples of this refresh say, and the ratio that they found."""
         alpha = self.group["damping"]
         if alpha == AUTO:
             if self.fisher is None or self._layout != self.layout():
-                return first_damping(segments)
+                return first_damping(segments), None
             if gradient is None:
-                return self.fisher.damping
+                return self.fisher.damping, None
             # With a window the past refreshes are part of the segments; only the fresh ones have not been seen.
             fresh = self._cut(self._latest) if self._latest else segments
             found, predicted = torch.stack(predictions(self.fisher, fresh, gradient)).tolist()
-            self.ratio = found / predicted if predicted > 0 else None
-            return adapted(self.fisher.damping, found, predicted)
+            ratio = found / predicted if predicted > 0 else None
+            return adapted(self.fisher.damping, found, predicted), ratio
         value = alpha(step) if callable(alpha) else alpha
         number = _number(value)
         if not 0 <= number < math.inf:
             raise SettingError(f"damping gave {value!r} at step {step}; it must be a finite number of at least 0.")
-        return number
+        return number, None
 
     def gradient(self) -> Tensor | None:
         found = super().gradient()
@@ -224,12 +228,12 @@ class TrainedLayer(LayerMatrix):
             segments = self._segments(step, process_group)
             if [sum(s.units for s in segments), segments[0].parents_count] != list(gradient.shape):
                 raise ShapeError("its gradient does not fit its captured parents; were its parameters replaced?")
-            damping = self._damping(step, segments, gradient)
+            damping, ratio = self._damping(step, segments, gradient)
             failure: SingularBlockError | None = None
             for factor in RETRIES if self.group["damping"] == AUTO else (1.0,):
                 try:
                     fisher, solved = self._begin(segments, gradient, max(damping, min(factor * damping, LARGEST)), step)
-                    return Refreshed(fisher, solved, None)
+                    return Refreshed(fisher, solved, None, ratio)
                 except SingularBlockError as error:
                     failure = error
             fits = self.fisher is not None and self._layout == self.layout()
@@ -276,7 +280,7 @@ class TrainedLayer(LayerMatrix):
             )
         try:
             segments = self._segments(step, process_group)
-            damping = self._damping(step, segments, super().gradient())
+            damping, _ = self._damping(step, segments, super().gradient())
         except DagFisherError as error:
             raise self._named(error) from None
         return damped_blocks(segments, damping)
@@ -295,6 +299,7 @@ class TrainedLayer(LayerMatrix):
             "layout": self._layout,
             "damping": self.fisher.damping,
             "pace": list(self.pace),
+            "reference": self.reference,
             "sizes": list(self.fisher.sizes),
             "solvers": [{"solver": s.name, **s.state()} for s in self.fisher.solvers],
             "window": self.window.state(),
@@ -322,7 +327,8 @@ class TrainedLayer(LayerMatrix):
             coupled = self.declaration.coupled > 1
             fisher, window = LayerFisher(damping, sizes, solvers, coupled), Window()
             window.restore(state["window"], device)
-            pace = Pace(*state.get("pace", Pace(USUAL)))
+            pace, reference = Pace(*state.get("pace", Pace(USUAL))), state.get("reference")
+            reference = None if reference is None else reference.to(device)
             if len(layout) != len(self.layout()) or not 0 <= refreshed < step or not 0 <= damping < math.inf:
                 raise ValueError("a number out of its range")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -339,15 +345,15 @@ class TrainedLayer(LayerMatrix):
                 fisher.require_fitting(torch.zeros(layout[2], layout[3], dtype=self._dtype(), device=device))
             except (RuntimeError, ValueError, TypeError, AttributeError) as error:
                 raise self._damaged(error) from None
-        return fisher, refreshed, layout, window, pace
+        return fisher, refreshed, layout, window, pace, reference
 
     def _damaged(self, error: Exception) -> CheckpointError:
         return CheckpointError(f"layer {self.name}: its saved state is damaged ({error!r}).")
 
     def restore(self, restored: Restored | None) -> None:
         """Continue from what `restored` gave."""
-        state = restored if restored is not None else (None, None, None, Window(), Pace())
-        self.fisher, self.refreshed, self._layout, self.window, self.pace = state
+        state = restored if restored is not None else (None, None, None, Window(), Pace(), None)
+        self.fisher, self.refreshed, self._layout, self.window, self.pace, self.reference = state
 
     @property
     def solver(self) -> str:

@@ -271,12 +271,15 @@ class DAGNaturalGradient(ShownOptimizer):
             if first:
                 check_scale(first)
             self._regions.keep(bounds)
-            paced = [(layer.pace, layer.ratio) for layer in fresh]
-            pace = min((pace for pace, _ in paced), default=Pace())
-            pace = pace.after(max((ratio for _, ratio in paced if ratio is not None), default=None))
+            for layer in self._layers:
+                bound = bounds.get(id(layer.group))
+                if bound is not None and bound.refreshed:
+                    layer.reference = bound.divergence
+            ratios = [refreshed.ratio for refreshed in fresh.values() if refreshed.ratio is not None]
+            pace = min((layer.pace for layer in fresh), default=Pace()).after(max(ratios, default=None))
             for layer, refreshed in fresh.items():
                 if refreshed.failure is None:
-                    layer.keep(refreshed.fisher, self._step, pace)
+                    layer.keep(refreshed, self._step, pace)
                 else:
                     layer.failures += 1
                     warnings.warn(
@@ -326,7 +329,7 @@ class DAGNaturalGradient(ShownOptimizer):
         vectors: dict[Tensor, Tensor] = {}
         whole: list[Tensor] = []
         found, fresh = self._naturals(late)
-        products, bounds = bounded(found, self._regions.references, fresh)
+        products, bounds = bounded(found, fresh)
         whole.extend(products)
         for layer, _, natural, _ in found:
             parts = layer.split(natural)

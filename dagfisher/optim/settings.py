@@ -141,8 +141,8 @@ class OptimizerSettings:
                 lambda v: callable(v) or _is_number(v, 1, math.inf),
             )
         ),
-        "K, the steps that a Fisher is kept: a number or a callable of the step. auto: it is made anew at steps 0, 1, "
-        f"2, 4, 8 and so on, and then every {USUAL} steps; with a given damping at every step",
+        "K, the steps that a Fisher is kept: a number or a callable of the step. auto: 1 at first, then twice as many "
+        f"each time, up to {USUAL}, and fewer again where the Fisher changes fast; with a given damping 1",
     )
     solver: str = setting(
         "auto",

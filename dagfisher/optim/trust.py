@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -37,9 +37,7 @@ BRAKE = 30.0
 """A step whose divergence is so many times that of the last refresh comes from a Fisher that is out of date."""
 
 
-def bounded(
-    found: list[Natural], references: Mapping[int, Tensor], fresh: Container[TrainedLayer]
-) -> tuple[list[Tensor], dict[int, Step]]:
+def bounded(found: list[Natural], fresh: Container[TrainedLayer]) -> tuple[list[Tensor], dict[int, Step]]:
     """Turn each vector, in place, into the natural gradient, shortened where a group's would pass its bound.
 
     For v = (1 + α) x the solve has given vᵀ(αI + F)v = (1 + α)² x·g, which is at least vᵀFv; half of it is the
@@ -51,7 +49,6 @@ def bounded(
 
     Args:
         found: of all layers.
-        references: the divergence at the last refresh of each group, by the id of the group.
         fresh: the layers that this step refreshes.
 
     Returns:
@@ -77,9 +74,10 @@ def bounded(
         most = plain(chosen(group, "trust_region")) * min(found[i].layer.pace.trust for i in members)
         factor = (most / divergence.clamp_min(1e-30)).sqrt_().clamp_max_(1.0)
         refreshed = any(found[i].layer in fresh for i in members)
-        if key in references and not refreshed:
-            factor = factor * (divergence <= BRAKE * references[key].to(device))
-        steps[key] = Step(divergence, factor, refreshed)
+        reference = found[members[0]].layer.reference
+        if reference is not None and not refreshed:
+            factor = factor * (divergence / rate**2 <= BRAKE * reference.to(device))
+        steps[key] = Step(divergence / rate**2, factor, refreshed)
         for i, scale in [(i, factor.to(found[i].vector.dtype) * g) for i, g in zip(members, growths, strict=True)]:
             vector = found[i].vector
             vector.mul_(scale if scale.device == vector.device else scale.to(vector.device))
@@ -96,8 +94,6 @@ class TrustRegions:
     """What the trust regions of an optimizer's groups have done."""
 
     def __init__(self) -> None:
-        self.references: dict[int, Tensor] = {}
-        """The divergence of a whole step at the last refresh of each group, by the id of the group."""
         self._last: dict[int, Step] = {}
         self._shortened: dict[int, Tensor] = {}
 
@@ -108,8 +104,6 @@ class TrustRegions:
             count = (step.factor < 1).long()
             before = self._shortened.get(key)
             self._shortened[key] = count if before is None else before.to(count.device) + count
-            if step.refreshed:
-                self.references[key] = step.divergence
 
     def described(self, group: dict[str, Any]) -> dict[str, float]:
         """Divergence and factor of the group's last step, and how many steps were shortened; reads the device."""

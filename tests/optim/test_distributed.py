@@ -101,7 +101,7 @@ def train(model: nn.Module, opt: torch.optim.Optimizer, rank: int | None, weight
 def find(model: nn.Module, rank: int | None) -> list[list[float]]:
     """The dampings that the layers find, at each refresh, by the samples of all processes."""
     group = None if rank is None else dist.group.WORLD
-    opt = optimizer(model.parameters(), lr=LR, damping=None, trust_region=1.0, process_group=group)
+    opt = optimizer(model.parameters(), lr=LR, damping="auto", trust_region=1.0, process_group=group)
     found = []
     for step in range(STEPS):
         x = data(8, 4, seed=step)

@@ -46,7 +46,7 @@ LR = 0.01
 
 def built(parameters: Any, **settings: Any) -> DAGNaturalGradient:
     """An exact solver, and no other default than that of the damping."""
-    return by_hand_optimizer(parameters, **{"lr": LR, "damping": None, **settings})
+    return by_hand_optimizer(parameters, **{"lr": LR, "damping": "auto", **settings})
 
 
 def shown(opt: DAGNaturalGradient, name: str) -> list[Any]:
@@ -228,7 +228,6 @@ def test_the_trace_is_that_of_the_blocks(name: str) -> None:
     assert float(found.trace()) == pytest.approx(sum(np.trace(f) for f in dense), rel=1e-12)
 
 
-@pytest.mark.xfail(reason="the trace counts the parents that a mask leaves out", strict=True)
 @pytest.mark.parametrize("name", [name for name in SEGMENTS if name not in UNMASKED])
 def test_the_trace_of_masked_blocks_is_that_of_what_the_mask_allows(name: str) -> None:
     found, dense = SEGMENTS[name]
@@ -420,7 +419,7 @@ def test_groups_may_differ_in_who_finds_the_damping() -> None:
         opt.step()
         alone.step()
         assert shown(opt, "damping") == [shown(alone, "damping")[0], 0.5 + seed]
-    assert opt.param_groups[0]["damping"] is None
+    assert opt.param_groups[0]["damping"] == "auto"
 
 
 def test_a_damping_given_later_is_taken_and_one_left_again_goes_on_from_it() -> None:
@@ -433,16 +432,16 @@ def test_a_damping_given_later_is_taken_and_one_left_again_goes_on_from_it() -> 
     backward(net, opt, data(6, 4, seed=3))
     opt.step()
     assert shown(opt, "damping") == [5.0, 5.0]
-    opt.param_groups[0]["damping"] = None
+    opt.param_groups[0]["damping"] = "auto"
     backward(net, opt, data(6, 4, seed=4))
     opt.step()
     assert all(5.0 / MOST <= damping <= 5.0 * MOST and damping != 5.0 for damping in shown(opt, "damping"))
 
 
 @pytest.mark.parametrize("window", [1, 3])
-@pytest.mark.parametrize("every", [1, 2, None])
+@pytest.mark.parametrize("every", [1, 2, "auto"])
 @pytest.mark.parametrize("stop", [1, 4, 5])
-def test_a_resumed_training_continues_bit_for_bit(stop: int, every: int | None, window: int) -> None:
+def test_a_resumed_training_continues_bit_for_bit(stop: int, every: int | str, window: int) -> None:
     settings = {"update_every": every, "window": window, "trust_region": 1.0, "momentum": 0.5}
     net, twin = Net(), Net()
     opt, other = built(net.named_parameters(), **settings), built(twin.named_parameters(), **settings)
@@ -491,7 +490,6 @@ def test_what_is_shown_is_what_the_next_step_uses_and_looking_changes_nothing(ev
         torch.testing.assert_close(found, used, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.xfail(reason="the ratio is that of the coming step, once somebody has looked at it", strict=True)
 def test_looking_does_not_change_the_diagnostics_of_the_last_step() -> None:
     net = Net()
     opt = built(net.named_parameters())

@@ -236,7 +236,7 @@ def test_a_given_damping_is_not_raised() -> None:
 def test_a_found_damping_is_raised_first(attempts: int) -> None:
     """The refresh then works with more damping, and the next one goes on from that."""
     net, twin = Net(), Net()
-    opt, other = built(net, damping=None), built(twin, damping=None)
+    opt, other = built(net, damping="auto"), built(twin, damping="auto")
     for seed in range(2):
         step(twin, other, seed)
     usual = shown(other, "damping")
@@ -259,7 +259,7 @@ def test_a_found_damping_is_raised_first(attempts: int) -> None:
 
 def test_a_found_damping_that_is_never_enough_keeps_the_fisher() -> None:
     net = Net()
-    opt = built(net, damping=None)
+    opt = built(net, damping="auto")
     step(net, opt, 0)
     old = shown(opt, "damping")
     with failing() as tried, pytest.warns(DagFisherWarning, match="Its Fisher from step 0 is kept"):
@@ -272,13 +272,13 @@ def test_a_found_damping_that_is_never_enough_keeps_the_fisher() -> None:
 
 def test_the_first_refresh_tries_more_damping_too() -> None:
     net = Net()
-    opt = built(net, damping=None)
+    opt = built(net, damping="auto")
     with failing(2) as tried:
         step(net, opt, 0)
     assert shown(opt, "damping") == [dampings[-1] for dampings in tried.values()]
     assert all(dampings == [factor * dampings[0] for factor in RETRIES] for dampings in tried.values())
     other = Net()
-    opt = built(other, damping=None)
+    opt = built(other, damping="auto")
     backward(other, opt, X)
     with failing(), pytest.raises(SingularBlockError):
         opt.step()

@@ -111,7 +111,7 @@ ACCELERATIONS: dict[str, dict[str, Any]] = {
     "nesterov": {"momentum": 0.9, "nesterov": True},
     "adam": {"betas": (0.9, 0.99), "undeclared": "adam"},
     "trust region": {"trust_region": 1e-4},
-    "found damping": {"damping": None},
+    "found damping": {"damping": "auto"},
     "defaults": {name: getattr(DEFAULTS, name) for name in ("damping", "trust_region", "tolerance")},
     "window": {"window": 2},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from by_hand import Net, backward, data, optimizer, same
 
 from dagfisher import DAGNaturalGradient
+from dagfisher.optim.pace import CALM, LEAST_TRUST, WILD, Pace
 from dagfisher.optim.settings import USUAL
 
 
@@ -25,23 +27,73 @@ def refreshes(net: Net, opt: DAGNaturalGradient, steps: int) -> list[int]:
     return found
 
 
-def by_rule(steps: int, usual: int = USUAL) -> list[int]:
-    """0, then the powers of two until one is more than the usual number of steps away, then that number apart."""
-    found = [0, 1]
+def calm(steps: int) -> list[int]:
+    """The steps that refresh if nothing ever changes fast: kept for 1, 1, 2, 4, 8, … steps, and then for the usual."""
+    found, interval = [0, 1], 1
     while found[-1] < steps:
-        found.append(min(2 * found[-1], found[-1] + usual))
+        interval = min(2 * interval, USUAL)
+        found.append(found[-1] + interval)
     return [step for step in found if step < steps]
 
 
-def test_the_rule_is_written_out_right() -> None:
-    assert by_rule(220, usual=50) == [0, 1, 2, 4, 8, 16, 32, 64, 114, 164, 214]
+def test_calm_refreshes_are_written_out_right() -> None:
+    assert calm(220) == [0, 1, 3, 7, 15, 31, 63, 113, 163, 213]
 
 
-@pytest.mark.parametrize("settings", [{}, {"damping": 0.1}, {"solver": "dense", "window": 2}], ids=str)
-def test_left_to_itself_an_optimizer_refreshes_more_and_more_seldom(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0, CALM])
+def test_calm_a_fisher_is_kept_twice_as_long_and_trusted_twice_as_far(ratio: float) -> None:
+    assert Pace(4, 0.25).after(ratio) == Pace(8, 0.5)
+    assert Pace(USUAL - 1, 0.9).after(ratio) == Pace(USUAL, 1.0)
+
+
+@pytest.mark.parametrize("ratio", [math.nextafter(WILD, math.inf), 1e6, math.inf, math.nan])
+def test_wild_it_is_kept_a_quarter_as_long_and_then_trusted_a_quarter_as_far(ratio: float) -> None:
+    assert Pace(16, 0.5).after(ratio) == Pace(4, 0.5)
+    assert Pace(2, 0.5).after(ratio) == Pace(1, 0.5)
+    assert Pace(1, 0.5).after(ratio) == Pace(1, 0.125)
+    assert Pace(1, LEAST_TRUST).after(ratio) == Pace(1, LEAST_TRUST)
+
+
+@pytest.mark.parametrize("ratio", [None, math.nextafter(CALM, math.inf), WILD])
+def test_in_between_or_without_a_comparison_nothing_changes(ratio: float | None) -> None:
+    assert Pace(8, 0.5).after(ratio) == Pace(8, 0.5)
+
+
+def test_left_to_itself_an_optimizer_refreshes_more_and_more_seldom() -> None:
     net = Net()
-    opt = DAGNaturalGradient(net.parameters(), lr=1e-4, update_every=None, **settings)
-    assert refreshes(net, opt, 220) == by_rule(220)
+    opt = DAGNaturalGradient(net.parameters(), lr=1e-5)
+    found = []
+    for step in range(220):  # one minibatch again and again: the old Fisher predicts it
+        backward(net, opt, data(6, 4, seed=0))
+        opt.step()
+        if {layer["refreshed"] for layer in opt.diagnostics()["layers"].values()} == {step}:
+            found.append(step)
+    assert found == calm(220)
+
+
+def test_a_fisher_that_changes_fast_is_made_anew_sooner() -> None:
+    net = Net()
+    opt = DAGNaturalGradient(net.parameters(), lr=1e-5)
+    for _ in range(64):
+        backward(net, opt, data(6, 4, seed=0))
+        opt.step()
+    assert opt._layers[0].pace.interval == USUAL
+    for layer in opt._layers:  # as if the Fisher had been a thousand times too small
+        assert layer.fisher is not None
+        for solver in layer.fisher.solvers:
+            for name, value in solver.state().items():
+                if name == "inverses":
+                    value.mul_(1000)
+        layer.refreshed = 64 - USUAL
+    backward(net, opt, data(6, 4, seed=0))
+    opt.step()
+    assert opt._layers[0].refreshed == 64 and opt._layers[0].pace.interval == USUAL // 4
+
+
+def test_a_given_damping_means_a_fresh_fisher_at_every_step() -> None:
+    net = Net()
+    opt = DAGNaturalGradient(net.parameters(), lr=1e-4, damping=0.1)
+    assert refreshes(net, opt, 12) == list(range(12))
 
 
 SCHEDULES: dict[str, tuple[Any, Callable[[int], bool]]] = {
@@ -60,47 +112,25 @@ def test_a_number_or_a_schedule_is_followed(every: Any, wanted: Callable[[int], 
 
 def test_only_steps_that_refresh_capture() -> None:
     net = Net()
-    opt = DAGNaturalGradient(net.named_parameters(), lr=1e-4, update_every=None)
-    captured = []
+    opt = DAGNaturalGradient(net.named_parameters(), lr=1e-4)
     for step in range(40):
         backward(net, opt, data(6, 4, seed=step))
-        if all(layer.recorder.any() for layer in opt._layers):
-            captured.append(step)
+        captured = {layer.recorder.any() for layer in opt._layers}
         opt.step()
-    assert captured == by_rule(40)
+        assert captured == {layer.refreshed == step for layer in opt._layers}
 
 
-def test_a_resumed_run_keeps_to_the_rule() -> None:
+def test_a_resumed_run_keeps_its_pace() -> None:
     net, twin = Net(), Net()
-    opt = DAGNaturalGradient(net.parameters(), lr=1e-3, update_every=None)
+    opt = DAGNaturalGradient(net.parameters(), lr=1e-3)
     refreshes(net, opt, 11)
-    other = DAGNaturalGradient(twin.parameters(), lr=1e-3, update_every=None)
+    other = DAGNaturalGradient(twin.parameters(), lr=1e-3)
     twin.load_state_dict(net.state_dict())
     other.load_state_dict(opt.state_dict())
+    assert [layer.pace for layer in other._layers] == [layer.pace for layer in opt._layers]
     for step in range(11, 70):
         for model, each in ((net, opt), (twin, other)):
             backward(model, each, data(6, 4, seed=step))
             each.step()
         assert same(net, twin)
-        latest = max(s for s in by_rule(70) if s <= step)
-        assert {layer["refreshed"] for layer in other.diagnostics()["layers"].values()} == {latest}
-
-
-def test_a_layer_that_joins_later_follows_the_steps_of_the_optimizer() -> None:
-    """Its first refresh is at step 10, from which the rule goes on: each time twice the step, or the usual more."""
-    net = Net()
-    opt = DAGNaturalGradient(net.encoder.named_parameters(), lr=1e-4, update_every=None)
-    for step in range(10):
-        backward(net, opt, data(6, 4, seed=step))
-        opt.step()
-    opt.add_param_group({"params": list(net.head.named_parameters())})
-    found = []
-    for step in range(10, 100):
-        backward(net, opt, data(6, 4, seed=step))
-        opt.step()
-        if opt._layers[1].refreshed == step:
-            found.append(step)
-    expected = [10]
-    while expected[-1] < 100:
-        expected.append(min(2 * expected[-1], expected[-1] + USUAL))
-    assert found == [step for step in expected if step < 100]
+        assert [layer.refreshed for layer in other._layers] == [layer.refreshed for layer in opt._layers]

@@ -178,7 +178,10 @@ def test_maximize_climbs_as_descending_on_the_negated_loss_with_the_same_decay(
 def test_a_loss_that_is_maximised_finds_the_damping_of_its_negative() -> None:
     """The curvature that is judged is that of the distribution, whichever way the gradient points."""
     net, twin = Net(), Net()
-    opt, climbing = optimizer(net.parameters(), damping=None), optimizer(twin.parameters(), damping=None, maximize=True)
+    opt, climbing = (
+        optimizer(net.parameters(), damping="auto"),
+        optimizer(twin.parameters(), damping="auto", maximize=True),
+    )
     for seed in range(4):
         backward(net, opt, data(6, 4, seed=seed))
         opt.step()

@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import dagfisher
 from dagfisher import DAGNaturalGradient
 from dagfisher.errors import NonFiniteError, SettingError
-from dagfisher.optim.settings import DEFAULTS
+from dagfisher.optim.settings import BY_ITSELF
 
 F64 = torch.float64
 
@@ -85,7 +85,7 @@ def test_no_step_passes_the_bound(epsilon: float, lr: float, damping: float, eve
         assert shown["factor"] <= 1
 
 
-@pytest.mark.parametrize("tolerance", [0.02, DEFAULTS.tolerance])
+@pytest.mark.parametrize("tolerance", [0.02, BY_ITSELF["tolerance"]])
 @pytest.mark.parametrize("damping", [0.01, 0.2])
 def test_a_solve_that_is_not_exact_and_a_fisher_that_is_reused_pass_the_bound_by_no_more_than_the_tolerance(
     damping: float, tolerance: float
@@ -219,27 +219,6 @@ def test_a_layer_whose_weight_and_bias_have_different_regions_is_refused() -> No
     with pytest.raises(SettingError, match="groups that differ"):
         exact([{"params": weights}, {"params": biases, "trust_region": None}], trust_region=1e-3)
     torch.testing.assert_close(net.state_dict(), before, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("hidden", [0, 1, 2])
-def test_deterministic_layers_count_so_many_times_the_sum(hidden: int) -> None:
-    """m of them act together with the layers after them: 1 + m times the sum of all layers is bounded."""
-    torch.manual_seed(0)
-    layers: list[nn.Module] = [dagfisher.declare(nn.Linear(4, 4).double(), "deterministic") for _ in range(hidden)]
-    layers.append(dagfisher.nn.BernoulliLinear(4, 3, dtype=F64))
-    net = nn.Sequential(*layers)
-    optimizer = exact(net.parameters(), lr=0.5, damping=0.2, trust_region=1e-4)
-    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(1), dtype=F64)
-    for layer in net[:-1]:
-        x = torch.tanh(layer(x))
-    out = net[-1](x)
-    optimizer.sample_fisher(torch.Generator().manual_seed(0))
-    out.square().sum().backward()
-    whole = [damped(optimizer, layer, 0.2) for layer in net]
-    found = divergence(whole, matrices(net, optimizer.natural_gradient()))
-    assert found == pytest.approx(1e-4 / (1 + hidden), rel=1e-5)
-    optimizer.step()
-    assert optimizer.diagnostics()["groups"][0]["divergence"] == pytest.approx(0.5**2 * 1e-4, rel=1e-5)
 
 
 def test_shortened_steps_are_counted() -> None:

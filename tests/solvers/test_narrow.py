@@ -13,7 +13,7 @@ from reference import SAMPLE_WEIGHTS, blocks_of, random_sample_weights, residual
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dagfisher.optim.settings import DEFAULTS
+from dagfisher.optim.settings import BY_ITSELF
 from dagfisher.solvers import SOLVERS, Conjugate, RowProblem
 from dagfisher.solvers.conjugate import DROP_SHARE
 
@@ -31,7 +31,7 @@ def problem(
     shared: bool = False,
     spread: float = 2.0,
     damping: float = 0.1,
-    tolerance: float = DEFAULTS.tolerance,
+    tolerance: float = BY_ITSELF["tolerance"],
     update_every: int = 50,
     seed: int = 0,
     dtype: torch.dtype = F64,
@@ -80,7 +80,7 @@ ALL = {**CASES, **OTHERS}
 
 @pytest.mark.parametrize("case", ALL.values(), ids=ALL.keys())
 def test_the_residual_is_within_the_tolerance(case: dict[str, Any]) -> None:
-    for tolerance in (0.5, DEFAULTS.tolerance, 0.05):
+    for tolerance in (0.5, BY_ITSELF["tolerance"], 0.05):
         for damping in (1e-3, 0.1, 10.0):
             of = problem(**case, tolerance=tolerance, damping=damping)
             solver, found = Conjugate.begin(of)
