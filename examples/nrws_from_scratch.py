@@ -2,9 +2,8 @@
 
     python examples/nrws_from_scratch.py
 
-A Helmholtz machine has a generative network p(x, h) and a recognition network q(h|x). Here each layer of both is an
-ordinary nn.Linear that gives the logits of its units, declared to be what it is: Bernoulli. The steps follow
-Algorithm 4 of Várady's thesis, in its order.
+A Helmholtz machine has a generative network p(x, h) and a recognition network q(h|x). Here each layer of both is a
+nn.Linear that gives logits, declared to be Bernoulli. The steps follow Algorithm 4 of Várady's thesis, in its order.
 """
 
 import argparse
@@ -18,8 +17,7 @@ import dagfisher
 from dagfisher import datasets
 
 SIZES = [196, 100, 50, 20, 10, 10]  # miniMNIST at the bottom; every unit is −1 or +1
-B, S, K = 32, 10, 10  # examples, samples per example, steps that a Fisher matrix is kept for
-LR, DAMPING = 0.05, 0.2
+B, S = 100, 5  # examples, samples per example
 
 
 def layer(parents: int, units: int, bias: bool = True) -> nn.Linear:
@@ -78,20 +76,22 @@ def step(opt: torch.optim.Optimizer, x: Tensor) -> None:
     with dagfisher.no_capture():
         for above, parents, units in zip(q, dream, dream[1:]):
             loss = loss - 0.5 * log_prob(above(parents), units).mean()
-    # Multiply by the inverse Fisher matrices, refreshed at every K-th step, and move p and q together.
+    # Multiply by the inverse Fisher matrices, made anew now and then, and move p and q together.
     loss.backward()
     opt.step()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=1563, help="minibatches (1563, one epoch)")
+    parser.add_argument("--steps", type=int, default=500, help="minibatches (500, one epoch, at most)")
+    steps = parser.parse_args().steps
     torch.manual_seed(0)
     data, began = datasets.load("mini-mnist"), time.perf_counter()
-    networks = nn.ModuleList([p, q])
-    opt = dagfisher.DAGNaturalGradient(networks.named_parameters(), lr=LR, damping=DAMPING, update_every=K)
-    for number, x in zip(range(1, parser.parse_args().steps + 1), data.batches(B, seed=0, epoch=0)):
+    opt = dagfisher.DAGNaturalGradient(nn.ModuleList([p, q]).named_parameters())  # nothing to tune
+    falling = torch.optim.lr_scheduler.LambdaLR(opt, lambda done: min(1.0, 2 * (1 - done / steps)))
+    for number, x in zip(range(1, steps + 1), data.batches(B, seed=0, epoch=0)):
         step(opt, 2 * x - 1)
+        falling.step()
         if number % 100 == 0:
             with torch.no_grad():
                 _, _, log_p, log_q = wake(2 * data.evaluation("test")[:1000] - 1)

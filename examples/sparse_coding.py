@@ -13,7 +13,9 @@ The images are noisy sums of 16 strokes with Laplace-distributed strengths. The 
 once; the Laplace prior alone tells the strokes from their mixtures. Turning the dictionary to them takes long, since
 the gradient along such turns is small, so that the steps have to be large. Each run has the same processor time, and
 its rate falls to zero in the second half. Rates were chosen by the bound at the end: natural 0.1 with momentum 0.9
-(with 0.03 it does not get round in time, 0.2 diverges); Adam's are all in the table. At equal seconds both arrive.
+(with 0.03 it does not get round in time, 0.2 diverges); Adam's are all in the table. At equal seconds both arrive. With
+nothing given, the natural gradient is ahead of both after an eighth of the time, at −104.0 nats, but has found no more
+than 6 of the 16 strokes in the end.
 """
 
 import argparse

@@ -34,7 +34,7 @@ VIMCO = Algorithm(
     least_samples=2,
     lr=0.05,
 )
-NATURAL = {"solver": "auto", "update_every": 10}
+NATURAL = {"solver": "auto", "lr": 0.2}
 NVIMCO = dataclasses.replace(VIMCO, name="nvimco", summary="natural VIMCO", **NATURAL)
 
 register_algorithm(VIMCO)
