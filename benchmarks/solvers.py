@@ -80,7 +80,7 @@ class Row:
 
 def textbook(problem: LayerProblem) -> tuple[Prepared, Tensor]:
     prepared = Textbook.prepare(problem)
-    return prepared, prepared.natural(problem.gradient)
+    return prepared, prepared.solve(problem.gradient)
 
 
 def library(solver: str, every: int, tolerance: float) -> Callable[[LayerProblem], tuple[Prepared, Tensor]]:
@@ -124,14 +124,14 @@ def measure(problem: LayerProblem, field_of: list[Contender], repeats: int, budg
     for contender in field_of:
         kept, first = prepared[contender.label]
         note = kept.solvers[0].name if "auto" in contender.label and isinstance(kept, LayerFisher) else ""
-        errors = relative_error(first, wanted[0]), relative_error(kept.natural(problem.later), wanted[1])
+        errors = relative_error(first, wanted[0]), relative_error(kept.solve(problem.later), wanted[1])
         rows.append(Row(contender.label, math.nan, math.nan, kept.nbytes(), *errors, note))
     for _ in range(3 * repeats):
         for contender in field_of:
             if _may_go_on(reused[contender.label], budget):
                 kept = prepared[contender.label][0]
                 start = time.perf_counter()
-                kept.natural(problem.later)
+                kept.solve(problem.later)
                 reused[contender.label].append(time.perf_counter() - start)
     prepared.clear()
     for _ in range(repeats):
@@ -157,7 +157,7 @@ def choose_tolerance(problem: LayerProblem) -> float:
         errors = []
         for every in (1, 1000):
             kept, first = library("conjugate", every, tolerance)(problem)
-            errors += [relative_error(first, wanted[0]), relative_error(kept.natural(problem.later), wanted[1])]
+            errors += [relative_error(first, wanted[0]), relative_error(kept.solve(problem.later), wanted[1])]
         if max(errors) <= WANTED_ERROR:
             return tolerance
     return TOLERANCES[-1]

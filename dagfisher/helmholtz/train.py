@@ -140,6 +140,8 @@ class Trainer:
                 base[name] = [group.get(name) for group in self.optimizer.param_groups]
             if name not in LIMITS or None in base[name]:
                 raise SettingError(f"{self.algorithm.name} has no {name} that a schedule could change.")
+            if "auto" in base[name]:
+                raise SettingError(f"a schedule multiplies a number: give {name} one in place of 'auto'.")
         return base
 
     def _scheduled(self, name: str, epoch: float, epochs: float) -> list[Any]:

@@ -84,7 +84,8 @@ def test_every_algorithm_trains_with_its_defaults(algorithm: str) -> None:
     settings = Run.open("a").settings
     chosen = ALGORITHMS[algorithm]
     assert settings.lr == chosen.lr
-    assert settings.damping is None  # plain algorithms have none, and layers of natural ones find their own
+    natural = settings.chosen_algorithm.solver is not None
+    assert settings.damping == ("auto" if natural else None)  # layers of natural ones find their own
 
 
 def test_a_file_gives_settings_and_flags_override_it() -> None:

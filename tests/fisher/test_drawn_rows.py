@@ -195,9 +195,9 @@ def test_drawing_leaves_the_random_numbers_of_the_model_alone(kind: str) -> None
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("damping", [ALPHA, None])
+@pytest.mark.parametrize("damping", [ALPHA, "auto"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_resumed_run_draws_the_same_rows(kind: str, damping: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_draws_the_same_rows(kind: str, damping: float | str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "ENOUGH", 3 * MOST)
 
     def fresh() -> tuple[nn.Module, DAGNaturalGradient, Tensor]:

@@ -92,13 +92,11 @@ def trained(make: Callable[[], Problem], steps: int, setting: str, **more: Any) 
 def _bound_steps(optimizer: DAGNaturalGradient) -> None:
     """Give every group the trust region with which its steps, at rates up to 1, have the bound that it was given.
 
-    The bound was on the step −lr·v, and deterministic layers counted once; now it is on v, and m of them make the sum
-    of all layers count 1 + m times.
+    The bound was on the step −lr·v; now it is on v.
     """
     for group in optimizer.param_groups:
         if group["trust_region"] is not None:
-            layers = [layer for layer in optimizer._layers if layer.group is group]
-            group["trust_region"] *= (1 + sum(layer.deterministic for layer in layers)) / group["lr"] ** 2
+            group["trust_region"] /= group["lr"] ** 2
 
 
 def _all() -> dict[str, Callable[[], dict[str, Tensor]]]:

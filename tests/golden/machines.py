@@ -40,12 +40,17 @@ def convolutional(dtype: torch.dtype = F64) -> HelmholtzMachine:
     return _started(HelmholtzMachine([bottom, top], prior=Prior(3, states=(-1, 1)), shape=(1, 3, 3)), dtype)
 
 
+RATES = {"nws": 0.05, "nrws": 0.1, "dnrws": 0.05, "nbihm": 0.1}
+"""The default rates of the first version."""
+
+
 def run(algorithm: str, make: Callable[[], Any] = dense, *, epochs: int = 0, **settings: Any) -> dict[str, Tensor]:
     """Parameters after some steps, or epochs, with the estimates on the way and the likelihoods at the end."""
     data, machine = datasets.load("three-by-three"), make()
     if algorithm.startswith(("n", "dn")):
-        settings = {"damping": 0.2, "update_every": 100, "tolerance": 0.02, "trust_region": None, **settings}
-    trainer = Trainer(machine, algorithm, samples=4, seed=3, **settings)
+        then = {"damping": 0.2, "update_every": 100, "tolerance": 0.02, "trust_region": None, "lr": RATES[algorithm]}
+        settings = {**then, **settings}
+    trainer = Trainer(machine, algorithm, samples=4, seed=3, **{"schedules": {}, **settings})
     estimates: list[Tensor] = []
     if epochs:
         trainer.fit(data, epochs, batch_size=180, on_step=lambda value: estimates.append(value.detach().clone()))

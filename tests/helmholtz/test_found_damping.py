@@ -44,7 +44,7 @@ def test_each_layer_of_both_networks_finds_its_own(algorithm: str) -> None:
                 assert damping == before[layer]
         before = dampings
     assert len(set(before.values())) == len(before) > 3
-    assert [group["damping"] for group in trainer.optimizer.param_groups] == [None, None]
+    assert [group["damping"] for group in trainer.optimizer.param_groups] == ["auto", "auto"]
 
 
 @pytest.mark.parametrize("settings", [{"sleep_steps": 3, "update_every": 5}, {"sleep_steps": 4, "update_every": 4}])
@@ -108,7 +108,7 @@ def test_a_damping_that_was_chosen_stays(settings: dict[str, Any], wanted: Calla
 @pytest.mark.parametrize("name", ["damping", "update_every"])
 def test_a_schedule_of_what_is_left_to_the_optimizer_is_refused(name: str) -> None:
     """It multiplies a number, and there is none."""
-    with pytest.raises(SettingError, match=f"no {name} that a schedule could change"):
+    with pytest.raises(SettingError, match=f"give {name} one in place of 'auto'"):
         Trainer(tiny_machine((-1.0, 1.0)), "nrws", schedules={name: Schedule("linear")})
 
 

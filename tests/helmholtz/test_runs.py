@@ -80,7 +80,7 @@ def test_a_run_folder_holds_settings_metrics_checkpoint_and_pictures(tmp_path: P
     ]  # fmt: skip
     config = json.loads((run.folder / "config.json").read_text())
     assert config["label"] == "three-by-three B"
-    assert config["lr"] == ALGORITHMS["nrws"].lr and config["damping"] is None  # each layer finds its own
+    assert config["lr"] == ALGORITHMS["nrws"].lr and config["damping"] == "auto"  # each layer finds its own
     rows = read_csv(run.folder)
     assert [float(row["epoch"]) for row in rows] == [1, 2, 3]
     assert {row["data"] for row in rows} == {"three-by-three B"}
@@ -123,7 +123,7 @@ def test_training_seconds_leave_evaluation_out(tmp_path: Path) -> None:
     "more",
     [
         {},
-        {"algorithm": "rws", "update_every": "auto", "adam": True},
+        {"algorithm": "rws", "update_every": None, "adam": True},
         {"algorithm": "dnrws", "momentum": 0.9, "nesterov": True, "sleep_steps": 2},
         {"algorithm": "nbihm", "fisher": "dream", "states": "zero-one"},
         {"entropy": 0.1, "l1": 1e-3, "warm_up": 20, "window": 3, "trust_region": 0.01},
@@ -208,7 +208,7 @@ def test_a_damaged_checkpoint_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_run_that_diverges_keeps_its_last_good_checkpoint(tmp_path: Path) -> None:
-    run = tiny(tmp_path / "a", algorithm="rws", update_every="auto")
+    run = tiny(tmp_path / "a", algorithm="rws", update_every=None)
     run.train(enough=lambda: run.steps >= 10)
     before = (run.folder / "checkpoint.pt").read_bytes()
     with torch.no_grad():
