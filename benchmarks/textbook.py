@@ -27,10 +27,10 @@ class Textbook:
         inner.diagonal(dim1=1, dim2=2).add_(alpha / problem.weights.T.clamp_min(LEAST_WEIGHT))
         return cls(parents, torch.cholesky_inverse(torch.linalg.cholesky(inner)), alpha)
 
-    def natural(self, gradient: Tensor) -> Tensor:
+    def solve(self, gradient: Tensor) -> Tensor:
         """The natural gradient."""
         inside = torch.einsum("jab,jb->ja", self.inverses, gradient @ self.parents.T)
-        return (gradient - inside @ self.parents) * ((1 + self.damping) / self.damping)
+        return (gradient - inside @ self.parents) / self.damping
 
     def nbytes(self) -> int:
         """Bytes kept."""
@@ -47,7 +47,7 @@ def exact(problem: LayerProblem) -> tuple[Tensor, Tensor]:
         blocks = (q.unsqueeze(2) * parents).mT @ parents
         blocks.diagonal(dim1=1, dim2=2).add_(problem.damping)
         parts.append(torch.cholesky_solve(right, torch.linalg.cholesky(blocks)))
-    solutions = torch.cat(parts).mul_(1 + problem.damping)
+    solutions = torch.cat(parts)
     return solutions[:, :, 0], solutions[:, :, 1]
 
 

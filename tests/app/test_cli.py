@@ -176,7 +176,7 @@ BAD: list[tuple[list[str], str]] = [
     (["train", "--out", "x", "--algorithm", "sgd"], "unknown algorithm 'sgd'"),
     (["train", "--out", "x", "--algorithm", "rws", "--damping", "1"], "damping belongs to natural algorithms"),
     (["train", "--out", "x", "--algorithm", "bihm", "--sleep-steps", "2"], "does not sleep"),
-    (["train", "--out", "x", "--nesterov"], "nesterov needs a momentum"),
+    (["train", "--out", "x", "--algorithm", "rws", "--nesterov"], "nesterov needs a momentum"),
     (["train", "--out", "x", "--momentum", "0.9", "--adam"], "choose one"),
     (["train", "--out", "x", "--data", "nothing.npy", "--layers", "5"], "nothing.npy"),
     (["train", "--out", "x", "--data", "three-by-three", "--binarisation", "C"], "binarisation B"),
