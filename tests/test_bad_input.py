@@ -162,7 +162,7 @@ CASES: dict[str, Case] = {
         lambda n, o: o.add_param_group({"params": [torch.ones(2)], "dampening": 0.1}), SettingError, "mean 'damping'"
     ),
     "three betas": (build(betas=(0.9, 0.9, 0.9)), SettingError, "betas must be two numbers"),
-    "a damping in words": (build(damping="some"), SettingError, "damping must be a finite.*least 0, a call.*or None"),
+    "a damping in words": (build(damping="some"), SettingError, "damping must be a finite.*least 0, a call.*or 'auto'"),
     "an undeclared parameter": (
         lambda n, o: DAGNaturalGradient([*Net().named_parameters(), ("extra", nn.Parameter(torch.ones(2)))],
                                         undeclared="error"),

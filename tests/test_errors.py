@@ -291,10 +291,10 @@ def test_refused_weights_leave_no_half_of_a_pass_behind() -> None:
         ({"l1": -1.0}, "l1 must be"),
         ({"tolerance": -1.0}, "tolerance must be"),
         ({"momentum": 1.0}, r"momentum must be in \[0, 1\)"),
-        ({"nesterov": True}, "nesterov needs momentum > 0"),
+        ({"nesterov": True, "momentum": 0.0}, "nesterov needs momentum > 0"),
         ({"betas": (0.9, 1.0)}, "betas must be two numbers"),
         ({"betas": (0.9, 0.99), "momentum": 0.5}, "choose one"),
-        ({"undeclared": "ignore"}, "undeclared must be one of sgd, adam, error, not 'ignore'"),
+        ({"undeclared": "ignore"}, "undeclared must be one of auto, sgd, adam, error, not 'ignore'"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_wherever_it_is_given(settings: dict[str, Any], words: str) -> None:

@@ -25,7 +25,7 @@ from .segments import CoupledSegment, GramSegment, Segment, row_segments
 ACCUMULATE = 2**22
 """Numbers in the rows of one pass above which its Gram matrices are summed in chunks of this size."""
 
-ENOUGH, ENOUGH_ROWS = 2**19, 2**14
+ENOUGH, ENOUGH_ROWS = 2**19, 2**17
 """Numbers in the rows of one pass, and rows, above which some drawn at random are used in place of all, unless
 `max_rows` says otherwise."""
 SPREAD = 4

@@ -108,6 +108,7 @@ class Conjugate(Solver):
         directions = remainder = None
         if whole:
             rotation = eigenvectors(gram).flip(1)
+            gram = rotation.T @ gram @ rotation
             basis = rotation if basis is None else basis @ rotation
             rows = rows @ rotation
             diagonal = (weights.T @ rows.square()).add_(alpha).reciprocal_()
@@ -121,7 +122,8 @@ class Conjugate(Solver):
         solver = cls(rows, weights.T.contiguous(), basis, diagonal, None, directions, remainder, alpha, 0)
         inside = problem.gradient if basis is None else problem.gradient @ basis
         length = float(problem.gradient.norm())
-        tells = problem.update_every == 1 or float(inside.norm()) > 1e-3 * length > 0
+        met = float((inside @ gram).norm()) if problem.update_every > 1 else 0.0
+        tells = problem.update_every == 1 or met > 1e-6 * length * float(gram.norm()) > 0
         guide = inside if tells else typical_gradient(rows, len(inside))
         rounding = torch.finfo(problem.gradient.dtype).eps
         goal = max((1 - DROP_SHARE) * problem.tolerance, rounding) * (length if tells else float(guide.norm()))
