@@ -9,9 +9,10 @@ normal with a mean and a standard deviation of its own, both linear in the hidde
 8 − log₂ p(x)/pixels, an upper bound on what a code for them takes.
 
 Each algorithm runs as it comes. An epoch of NRWS, whose minibatches are larger, takes three fifths of one of RWS; so it
-has five for three of RWS, and both have about the same seconds. The Fisher matrices differ in scale by many powers of
-ten between the pixels, whose deviations become small, and the binary units above; every layer finds its own damping.
-@@FIG@@
+has five for three of RWS, and both have about the same seconds. Every layer finds its own damping: some 4,000 for the
+pixels, whose deviations become small, and less than 1 for the binary units above. One run on FashionMNIST, on a core
+that was busy with other things too: RWS 922 nats (6.30 bits per dimension) after 174 seconds, NRWS 1,104 (5.97) after
+151; where RWS ended, NRWS was after 26 seconds.
 """
 
 import argparse
