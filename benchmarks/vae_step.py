@@ -32,7 +32,7 @@ from torch import Tensor
 from dagfisher import DAGNaturalGradient, datasets
 from dagfisher.app import table
 from dagfisher.helmholtz import Trainer
-from dagfisher.optim import OptimizerSettings
+from dagfisher.optim.settings import USUAL
 
 RESULTS = Path(__file__).parent / "results"
 Step = Callable[[Tensor], object]
@@ -63,8 +63,7 @@ class Row:
         """The steps that belong together, so that each of them holds as many refreshes; 1 if it never refreshes."""
         if self.every is not None:
             return self.every if self.every < 1000 else 1
-        default = OptimizerSettings().update_every
-        return round(default(0) if callable(default) else default)
+        return USUAL
 
 
 ROWS = (
@@ -120,6 +119,8 @@ def measure(row: Row, images: Iterator[Tensor], rounds: int, train_steps: int) -
         for _ in range(min(3, rounds)):
             step(next(images))
     warm = -min(3, rounds) % row.cycle  # to the end of the cycle that was begun
+    if row.every is None:
+        warm += 64  # a Fisher as it comes is made anew more often in its first 64 steps
     for _ in range(warm):
         pair[0](next(images))
     cycles = max(3, math.ceil(rounds / row.cycle)) if rounds > 3 else 1

@@ -65,4 +65,5 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="two epochs only")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     draw(*train(2 if options.quick else EPOCHS, options.seed), options.out)

@@ -91,7 +91,7 @@ def test_gaussian_images(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_conv_helmholtz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    short = ["--data", "mini-mnist", "--lr", "0.02", "--steps", "30", "--examples", "50", "--samples", "10"]
+    short = ["--data", "mini-mnist", "--seconds", "1", "--examples", "50", "--samples", "10"]
     run(monkeypatch, "conv_helmholtz.py", *short, "--kinds", "dense/dense,conv/deconv", "--out", "conv.png")
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if "/de" in line]
     weights = {line[0]: int(line[2].replace(",", "")) for line in lines}
