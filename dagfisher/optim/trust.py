@@ -45,7 +45,7 @@ def bounded(found: list[Natural], fresh: Container[TrainedLayer]) -> tuple[list[
     that a falling rate makes steps shorter. A rate above 1 makes the bound smaller. No host synchronisation.
 
     A Fisher can become wrong while it is kept. If the divergence of a whole step is more than `BRAKE` times what it was
-    when the Fisher was made, nothing is added to the momentum until the next refresh.
+    when the Fisher was made, and more than the bound, it adds nothing to the momentum.
 
     Args:
         found: of all layers.
@@ -76,7 +76,8 @@ def bounded(found: list[Natural], fresh: Container[TrainedLayer]) -> tuple[list[
         refreshed = any(found[i].layer in fresh for i in members)
         reference = found[members[0]].layer.reference
         if reference is not None and not refreshed:
-            factor = factor * (divergence / rate**2 <= BRAKE * reference.to(device))
+            # A step that is inside the region is harmless, however small those of the refresh were.
+            factor = factor * ((divergence <= most) | (divergence / rate**2 <= BRAKE * reference.to(device)))
         steps[key] = Step(divergence / rate**2, factor, refreshed)
         for i, scale in [(i, factor.to(found[i].vector.dtype) * g) for i, g in zip(members, growths, strict=True)]:
             vector = found[i].vector

@@ -236,6 +236,21 @@ def test_shortened_steps_are_counted() -> None:
             assert (group["factor"] == 1) == (trust_region == 1e9)
 
 
+@pytest.mark.parametrize(("growth", "bound", "factor"), [(5.0, 1e-4, None), (6.0, 1e-4, 0.0), (6.0, 1e9, 1.0)])
+def test_a_fisher_that_went_wrong_adds_nothing(growth: float, bound: float, factor: float | None) -> None:
+    """Gradients `growth` times as large have a divergence of growth² times: up to 30 times is let through."""
+    net = model()
+    optimizer = exact(net.parameters(), lr=0.0, damping=0.2, trust_region=bound, update_every=100)
+    passed(net)
+    optimizer.step()
+    before = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    for p, gradient in zip(net.parameters(), before, strict=True):
+        p.grad = growth * gradient
+    optimizer.step()
+    found = optimizer.diagnostics()["groups"][0]["factor"]
+    assert 0 < found < 1 if factor is None else found == factor
+
+
 def test_a_step_that_failed_is_not_counted() -> None:
     net = model()
     optimizer = exact(net.parameters(), damping=0.2, trust_region=1e-4)
