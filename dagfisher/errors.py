@@ -51,5 +51,9 @@ class CheckpointError(DagFisherError, ValueError):
     """A saved optimizer state does not belong to this optimizer."""
 
 
+class ProcessError(DagFisherError, RuntimeError):
+    """The processes of a group differ, or one of them has ended or raised; no parameter has moved."""
+
+
 class MissingExtraError(DagFisherError, ImportError):
     """An optional package is not installed; the sentence says which extra of dagfisher brings it."""

@@ -1,15 +1,16 @@
 """How hypothesis searches: the same examples on every run, or many new ones with HYPOTHESIS_PROFILE=search.
 
-And a fixture for tests that register families, maps, solvers or algorithms.
+And fixtures for tests that register families, maps, solvers or algorithms, and for tests of several processes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from processes import ENVIRONMENT, Pool, pools
 from registries import registrations_forgotten
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
@@ -23,3 +24,13 @@ def registries() -> Iterator[None]:
     """What the test registers is forgotten after it."""
     with registrations_forgotten():
         yield
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Callable[[int], Pool]]:
+    """Gives so many processes that train together; they are started once and serve all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        with pools() as found:
+            yield found

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from .._torch import inside_distributed_checkpoint, inside_sharding_optimizer
 from ..capture import sample, weigh
 from ..declaration import changes, find_layers
 from ..errors import DagFisherWarning, DeclarationError, SettingError
+from .distributed import require_alike
 from .groups import readable_groups
 from .guards import blame, blaming, require_dense
 from .layer import MOST_KEPT, Refreshed, TrainedLayer
@@ -67,7 +68,9 @@ class DAGNaturalGradient(ShownOptimizer):
             A layer's weight and bias may be in different groups with different rates and decays, but the settings of
             its Fisher (damping, update_every, solver, tolerance, trust_region, window) must agree.
         {settings}
-        process_group: join the statistics of the processes of this ``torch.distributed`` group at each refresh.
+        process_group: the ``torch.distributed`` group whose processes train together: their samples are joined at each
+            refresh, and the work is spread over them. None: the default group, if one with more than one process is
+            initialised; False: this process alone.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class DAGNaturalGradient(ShownOptimizer):
         undeclared: str = DEFAULTS.undeclared,
         maximize: bool = DEFAULTS.maximize,
         foreach: bool | None = DEFAULTS.foreach,
-        process_group: dist.ProcessGroup | None = None,
+        process_group: dist.ProcessGroup | Literal[False] | None = None,
         **refused: Unpack[Refused],
     ) -> None:
         for name in refused.keys() - Refused.__annotations__.keys():
@@ -109,6 +112,7 @@ class DAGNaturalGradient(ShownOptimizer):
         super().__init__(readable_groups(params, self._names), given)
         self._ready = True
         self._bind()
+        self._compare()
         if not self._layers:
             rule = chosen(self.param_groups[0], "undeclared")
             warnings.warn(
@@ -170,6 +174,13 @@ class DAGNaturalGradient(ShownOptimizer):
         self._seen = changes()
         self._arm()
 
+    def _compare(self) -> None:
+        """Raise unless the processes that train together are alike; once for each group."""
+        group = self._processes.group
+        if group is not self._compared:
+            require_alike(self._processes, self.param_groups, self._names, self._layers)
+            self._compared = group
+
     def _notice_declarations(self) -> set[int]:
         """Find layers that were declared, or undeclared, since the last look; gives the parameters of new ones."""
         if self._seen == changes() or self._absent is not None:
@@ -194,7 +205,7 @@ class DAGNaturalGradient(ShownOptimizer):
                 wanted = layer.due(self._step)
             except SettingError:  # the coming step says so, before it moves anything
                 wanted = True
-            layer.arm(wanted, self._step, self._process_group, follows)
+            layer.arm(wanted, self._step, self._processes.group, follows)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, forget the captured passes that they came from, and notice what was frozen or converted.
@@ -261,6 +272,7 @@ class DAGNaturalGradient(ShownOptimizer):
                 if not any(values["lr"] for values in settings) and inside_distributed_checkpoint():
                     return loss  # it only asks for a state, which `state_dict` gives; this step must not count
                 late = self._notice_declarations()
+                self._compare()
                 vectors, whole, fresh, bounds = self._vectors(late)
                 blamed = partial(blame, vectors, self.param_groups, self._layers, self._names)
                 gates = self._finite.require(vectors, whole, refreshing=bool(fresh), blamed=blamed)
@@ -358,7 +370,7 @@ class DAGNaturalGradient(ShownOptimizer):
                 continue
             if layer.due(self._step):
                 with blaming(self.param_groups, self._layers, self._names):
-                    fresh[layer] = refreshed = layer.refresh(gradient, self._step, self._process_group)
+                    fresh[layer] = refreshed = layer.refresh(gradient, self._step, self._processes.group)
                 found.append(Natural(layer, gradient, refreshed.solved, refreshed.fisher.damping))
             else:
                 found.append(Natural(layer, gradient, *layer.reuse(gradient)))
@@ -409,7 +421,7 @@ class DAGNaturalGradient(ShownOptimizer):
         for layer in self._layers:
             if any(p is parameter for p in layer.parameters):
                 with self._full_precision():
-                    return layer.blocks(self._step, self._process_group)
+                    return layer.blocks(self._step, self._processes.group)
         raise DeclarationError("this parameter belongs to no declared layer of this optimizer.")
 
 

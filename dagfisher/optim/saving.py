@@ -7,9 +7,9 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from .._processes import Processes
 from .._torch import holding_hooks, inside_distributed_checkpoint, optimizer_hooks
 from ..declaration import changes, find_layers
 from ..errors import CheckpointError, DagFisherError, DeclarationError
@@ -27,9 +27,10 @@ class SavedOptimizer(torch.optim.Optimizer):
     keeps what it knows about them, and `_require_layers` says so.
     """
 
-    def _begin(self, process_group: dist.ProcessGroup | None) -> None:
+    def _begin(self, process_group: Any) -> None:
         """Before the first param group."""
-        self._process_group = process_group
+        self._processes = Processes(process_group)
+        self._compared: Any = None
         self._names: dict[int, str] = {}
         self._layers: list[TrainedLayer] = []
         self._declared: set[int] = set()
@@ -72,10 +73,11 @@ class SavedOptimizer(torch.optim.Optimizer):
 
     def _copied(self) -> dict[str, Any]:
         names = [self._names.get(id(p)) for p in self._parameters()]
-        return {**super().__getstate__(), OWN: {**self._own_state(), "names": names}}
+        given = None if self._processes.given is None else False
+        return {**super().__getstate__(), OWN: {**self._own_state(), "names": names, "process_group": given}}
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._process_group is not None:
+        if self._processes.given:
             raise CheckpointError(
                 "an optimizer with a process_group cannot be pickled, since a group belongs to its process; save its "
                 "state_dict(), and load it into an optimizer that was built with the group of the other process."
@@ -86,7 +88,7 @@ class SavedOptimizer(torch.optim.Optimizer):
         twin = self.__class__.__new__(self.__class__)
         memo[id(self)] = twin
         state = copy.deepcopy(self._copied(), memo)
-        state[OWN]["process_group"] = self._process_group
+        state[OWN]["process_group"] = self._processes.given
         twin.__setstate__(state)
         return twin
 

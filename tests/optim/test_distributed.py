@@ -226,29 +226,33 @@ def steps(model: nn.Module, opt: torch.optim.Optimizer, seeds: range) -> None:
         opt.step()
 
 
-def test_a_copy_keeps_its_group_and_a_pickle_is_refused(
-    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_keeps_its_group_and_a_pickle_is_refused(alone: dist.ProcessGroup) -> None:
     net = Net()
     opt = optimizer(net.parameters(), lr=LR, process_group=alone, update_every=2)
     steps(net, opt, range(1))
     twin, other = copy.deepcopy((net, opt))
-    shared = []
-    share_rows = dagfisher.optim.layer.share_rows
-    monkeypatch.setattr(
-        dagfisher.optim.layer, "share_rows", lambda rows, group: shared.append(group) or share_rows(rows, group)
-    )
-    steps(net, opt, range(1, 4))
-    assert len(shared) == 2
-    steps(twin, other, range(1, 4))
-    assert shared == [alone] * 4
-    assert same(net, twin)
-    for given in (opt, (net, opt), other):
-        with pytest.raises(CheckpointError, match=r"process_group cannot be pickled.*state_dict\(\)"):
-            pickle.dumps(given)
-    steps(net, opt, range(4, 6))
-    steps(twin, other, range(4, 6))
-    assert same(net, twin)
+    assert other._processes.given is alone
+    for seeds in (range(1, 4), range(4, 6)):
+        steps(net, opt, seeds)
+        steps(twin, other, seeds)
+        assert same(net, twin)
+        for given in (opt, (net, opt), other):
+            with pytest.raises(CheckpointError, match=r"process_group cannot be pickled.*state_dict\(\)"):
+                pickle.dumps(given)
+
+
+@pytest.mark.parametrize("given", [None, False])
+def test_a_pickle_without_a_group_of_its_own_keeps_what_was_said(given: bool | None) -> None:
+    net = Net()
+    opt = optimizer(net.parameters(), lr=LR, process_group=given)
+    for _, other in (copy.deepcopy((net, opt)), pickle.loads(pickle.dumps((net, opt)))):
+        assert other._processes.given is given
+
+
+@pytest.mark.parametrize("given", [True, 2, "gloo", object()])
+def test_what_is_no_group_is_refused(given: Any) -> None:
+    with pytest.raises(SettingError, match="process_group must be a torch"):
+        optimizer(Net().parameters(), process_group=given)
 
 
 @pytest.mark.parametrize("build", [DAGNaturalGradient, lambda params, **s: DAGNaturalGradient(params, **s)])

@@ -1,0 +1,184 @@
+"""The processes that train together, through `torch.distributed`: which they are, and what they tell each other.
+
+Every message is counted, so that an optimizer can say what it sends. A message that fails, because a process has ended
+or is late, is one `ProcessError`. An error of one process is told to the others (`Processes.agree`), so that all stop.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .errors import DagFisherError, ProcessError, SettingError
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Traffic:
+    """What one process received in some messages."""
+
+    messages: int = 0
+    received: int = 0
+    """Bytes, by the ring algorithms: (W − 1)/W of all that is gathered, and twice that of what is summed."""
+
+
+class Processes:
+    """The members of a process group, as one of them sees it.
+
+    Args:
+        given: a group; None: the default group, if one with more than one process is initialised; False: this process
+            alone.
+    """
+
+    def __init__(self, given: Any = None) -> None:
+        if not (given is None or given is False or (dist.is_available() and isinstance(given, dist.ProcessGroup))):
+            raise SettingError(
+                f"process_group must be a torch.distributed group that this process is a member of, None for the "
+                f"default group, or False for this process alone, not {given!r}."
+            )
+        self.given = given
+        self.traffic = Traffic()
+
+    @property
+    def group(self) -> Any:
+        """The group of more than one process; None: this process is alone."""
+        if self.given is False or not dist.is_available() or not dist.is_initialized():
+            return None
+        group = dist.group.WORLD if self.given is None else self.given
+        return group if dist.get_world_size(group) > 1 else None
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        group = self.group
+        return 1 if group is None else dist.get_world_size(group)
+
+    @property
+    def rank(self) -> int:
+        """The number of this process, from 0."""
+        group = self.group
+        return 0 if group is None else dist.get_rank(group)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and shows what is the same for all."""
+        return self.rank == 0
+
+    def share(self, count: int) -> range:
+        """The numbers below `count` that are this process's: consecutive, and as many for each process as can be."""
+        rank, size = self.rank, self.size
+        return range(count * rank // size, count * (rank + 1) // size)
+
+    # Messages
+
+    def gather(self, own: Tensor, sizes: Sequence[int] | None = None) -> list[Tensor]:
+        """The flat tensors of all processes, in the order of their ranks, on each of them.
+
+        Args:
+            own: (n), the part of this process.
+            sizes: n of each process, if they differ.
+        """
+        group, size = self.group, self.size
+        if group is None:
+            return [own]
+        most = own.numel() if sizes is None else max(sizes)
+        whole = own.new_empty(size * most)
+        if own.numel() < most:
+            own = torch.cat([own, own.new_zeros(most - own.numel())])
+        with self._talking():
+            dist.all_gather_into_tensor(whole, own.contiguous(), group=group)
+        self._count((size - 1) * most * own.element_size())
+        parts = torch.split(whole, most) if most else (whole,) * size
+        return list(parts) if sizes is None else [part[:n] for part, n in zip(parts, sizes, strict=True)]
+
+    def gather_numbers(self, own: Sequence[float], device: torch.device) -> list[list[float]]:
+        """As many numbers of each process, in the order of their ranks; one message."""
+        mine = torch.tensor(own, dtype=torch.float64, device=device)
+        found: list[list[float]] = torch.stack(self.gather(mine)).tolist()
+        return found
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Add up the tensors of all processes, in place; one message for each dtype and device."""
+        group, size = self.group, self.size
+        if group is None:
+            return
+        kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for tensor in tensors:
+            kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+        for members in kinds.values():
+            flat = torch.cat([tensor.reshape(-1) for tensor in members])
+            with self._talking():
+                dist.all_reduce(flat, group=group)
+            self._count(2 * (size - 1) * flat.numel() * flat.element_size() // size)
+            for tensor, part in zip(members, torch.split(flat, [t.numel() for t in members]), strict=True):
+                tensor.copy_(part.reshape(tensor.shape))
+
+    def gather_objects(self, own: Any) -> list[Any]:
+        """A picklable object of each process, in the order of their ranks."""
+        group = self.group
+        if group is None:
+            return [own]
+        found: list[Any] = [None] * self.size
+        with self._talking():
+            dist.all_gather_object(found, own, group=group)
+        return found
+
+    def wait(self) -> None:
+        """Return once all processes have come here."""
+        if (group := self.group) is not None:
+            with self._talking():
+                dist.barrier(group=group)
+
+    # Errors
+
+    def agree(self, error: Exception | None) -> None:
+        """Raise on every process if one of them has an error: its own, or a `ProcessError` that says whose.
+
+        All processes must call it.
+        """
+        if self.group is not None:
+            told = self.gather_objects(None if error is None else (type(error).__name__, str(error)))
+            raised = [(rank, *each) for rank, each in enumerate(told) if each is not None]
+            if error is None and raised:
+                rank, kind, text = raised[0]
+                raise ProcessError(f"process {rank} raised {kind}: {text} The others stop with it; nothing has moved.")
+        if error is not None:
+            raise error
+
+    def together(self, function: Callable[[], Result]) -> Result:
+        """What the function gives; an error in any process is an error in all of them."""
+        result, error = None, None
+        try:
+            result = function()
+        except (DagFisherError, OSError, ValueError) as raised:
+            error = raised
+        self.agree(error)
+        return result  # type: ignore[return-value]
+
+    def only_first(self, function: Callable[[], Result]) -> Result | None:
+        """What the function gives in the first process, None in the others; its error is an error in all of them."""
+        return self.together(lambda: function() if self.first else None)
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, pickle.UnpicklingError) as error:  # torch's own errors of groups are RuntimeErrors
+            reason = str(error).strip().partition("\n")[0]
+            raise ProcessError(
+                f"process {dist.get_rank(self.given or None)} cannot go on: another process of its group has ended, or "
+                f"did not come to the same step within the group's time-out ({reason}). No parameter has moved; start "
+                f"all processes again from the last checkpoint."
+            ) from error
+
+    def _count(self, received: int) -> None:
+        self.traffic.messages += 1
+        self.traffic.received += received
