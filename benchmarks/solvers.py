@@ -31,6 +31,7 @@ from torch import Tensor
 from trained_layer import LayerProblem, extract, mnist_problems, train
 
 from dagfisher import datasets
+from dagfisher._reading import answered
 from dagfisher.fisher import LayerFisher
 
 RESULTS = Path(__file__).parent / "results"
@@ -87,13 +88,11 @@ def library(solver: str, every: int, tolerance: float) -> Callable[[LayerProblem
     """The library's solver of that name, for statistics that are kept for `every` steps."""
 
     def begin(problem: LayerProblem) -> tuple[Prepared, Tensor]:
-        return LayerFisher.begin(
-            problem.segments,
-            problem.gradient,
-            damping=problem.damping,
-            solver=solver,
-            tolerance=tolerance,
-            update_every=every,
+        settings: dict[str, Any] = {"damping": problem.damping, "solver": solver}
+        return answered(
+            LayerFisher.preparing(
+                problem.segments, problem.gradient, tolerance=tolerance, update_every=every, **settings
+            )
         )
 
     return begin

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dagfisher import datasets
+from dagfisher._reading import answered
 from dagfisher.fisher import Columns, Rows
 from dagfisher.fisher.segments import RowSegment
 from dagfisher.helmholtz import HelmholtzMachine, Trainer
@@ -109,7 +110,7 @@ def extract(machine: HelmholtzMachine, data: datasets.Dataset, names: tuple[str,
     problems = []
     for name in names:
         rows, gradient = first[name]
-        (segment,) = rows.segments((len(gradient),), Columns(weight=True, bias=True))
+        (segment,) = answered(rows.segments((len(gradient),), Columns(weight=True, bias=True)))
         samples = rows.sample_weights / rows.total
         later = second[name][1]
         problems.append(LayerProblem(name, segment.parents, segment.weights, gradient, later, DAMPING, samples))

@@ -1,6 +1,7 @@
 """How hypothesis searches: the same examples on every run, or many new ones with HYPOTHESIS_PROFILE=search.
 
-And fixtures for tests that register families, maps, solvers or algorithms, and for tests of several processes.
+And fixtures: for tests that register families, maps, solvers or algorithms, for tests of several processes, and a CPU
+that plays an accelerator.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from processes import ENVIRONMENT, Pool, pools
 from registries import registrations_forgotten
+
+from dagfisher import _reading
+from dagfisher.solvers import rates
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
 settings.register_profile("repeat", derandomize=True, max_examples=50, **_COMMON)
@@ -34,3 +38,10 @@ def pool() -> Iterator[Callable[[int], Pool]]:
             patch.setenv(name, value)
         with pools() as found:
             yield found
+
+
+@pytest.fixture
+def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU plays an accelerator: it is not read freely, and its operations cost what they cost there."""
+    monkeypatch.setattr(_reading, "READ_FREELY", frozenset())
+    monkeypatch.setattr(rates, "_RATES", {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from .._text import table
-from ..errors import SettingError, SingularBlockError
+from ..errors import SettingError
 from ..solvers import SOLVERS, BlockShape, Cost, Problem, RowProblem, Solver, solver_names
 from ..solvers.base import Kind
 
@@ -114,6 +114,6 @@ def solver_for(problem: Problem, setting: str) -> type[Solver]:
         )
     solver = fitting[0]
     if problem.damping == 0 and solver.needs_damping:
-        raise SingularBlockError(f"the {setting} solver needs damping > 0; set damping, or use solver='dense'.")
+        raise SettingError(f"the {setting} solver needs damping > 0; set damping, or use solver='dense'.")
     assert isinstance(problem, RowProblem) or not solver.needs_rows, "the step keeps rows for such a solver"
     return solver

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._reading import Asking, joint
 from ..solvers import Solver
 from .choose import solver_for
 from .rows import joined_tensors
@@ -17,7 +18,7 @@ from .segments import CoupledSegment, Segment
 class LayerFisher:
     """(αI + F_j)⁻¹ for every unit j of a layer.
 
-    Order of life: `begin` at a refresh, then `solve` at every step until the next one.
+    Order of life: `preparing` at a refresh, then `solve` at every step until the next one.
     """
 
     damping: float
@@ -29,7 +30,7 @@ class LayerFisher:
     """Whether blocks are those of variables with several units."""
 
     @classmethod
-    def begin(
+    def preparing(
         cls,
         segments: list[Segment],
         gradient: Tensor,
@@ -38,8 +39,8 @@ class LayerFisher:
         solver: str,
         tolerance: float,
         update_every: int,
-    ) -> tuple[LayerFisher, Tensor]:
-        """The inverse Fisher, and what it makes of this gradient.
+    ) -> Asking[tuple[LayerFisher, Tensor]]:
+        """The inverse Fisher, and what it makes of this gradient; the solvers of all segments ask at once.
 
         Args:
             segments: of the layer's statistics.
@@ -52,15 +53,15 @@ class LayerFisher:
         Returns:
             The inverse Fisher, and (αI + F_j)⁻¹ g_j for every unit j, (units × d).
         """
-        solvers, parts = [], []
         sizes = tuple(segment.units for segment in segments)
+        tasks: list[Asking[tuple[Solver, Tensor]]] = []
         for segment, g in zip(segments, torch.split(gradient, list(sizes)), strict=True):
             problem = segment.problem(damping, g, tolerance, update_every)
-            prepared, part = solver_for(problem, solver).begin(problem)
-            solvers.append(prepared)
-            parts.append(part)
+            tasks.append(solver_for(problem, solver).asking(problem))
+        prepared = yield from joint(tasks)
         coupled = isinstance(segments[0], CoupledSegment)
-        return cls(damping, sizes, solvers, coupled), joined_tensors(parts)
+        fisher = cls(damping, sizes, [each for each, _ in prepared], coupled)
+        return fisher, joined_tensors([part for _, part in prepared])
 
     def solve(self, gradient: Tensor) -> Tensor:
         """(αI + F_j)⁻¹ g_j for every unit j, (units × d); never waits for the device."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from .._reading import Asking
 from ..errors import NonFiniteError, SampleWeightError
 
 
@@ -20,11 +21,11 @@ class Disagreement(Exception):
     """The output of a module is not what its declared map makes of its parents."""
 
 
-def require_sound(total: Tensor, sample: Tensor, captured: list[Tensor], mismatch: Tensor | None) -> None:
-    """Raise on weights or numbers that no Fisher can be made of, or on a mismatch above 1; one reading for all."""
+def require_sound(total: Tensor, sample: Tensor, captured: list[Tensor], mismatch: Tensor | None) -> Asking[None]:
+    """Raise on weights or numbers that no Fisher can be made of, or on a mismatch above 1; asks once."""
     # A sum is infinite or NaN if a term is.
     mismatch = torch.zeros_like(total) if mismatch is None else mismatch.to(total)
-    *found, off = torch.stack([total, sample.amin(), *(part.sum() for part in captured), mismatch]).tolist()
+    *found, off = yield torch.stack([total, sample.amin(), *(part.sum() for part in captured), mismatch])
     if not (0 < found[0] < math.inf and found[1] >= 0):
         raise SampleWeightError("its sample weights must be finite, not negative, and not all zero.")
     if not all(map(math.isfinite, found[2:])):
@@ -42,25 +43,26 @@ def _direction(d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.rand(d, generator=generator, device=device, dtype=dtype)
 
 
-def merge_rows(rows: Tensor, weights: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def merge_rows(rows: Tensor, weights: list[Tensor]) -> Asking[tuple[Tensor, list[Tensor]]]:
     """The distinct rows, (n' × d), and weights, (n' × units) each, in which those of equal rows are added.
 
-    The blocks do not change.
+    The blocks do not change. Asks once, and once more if rows seem to be equal.
     """
     n, d = rows.shape
     if n == 1:
         return rows, weights
     keys, order = (rows @ _direction(d, rows.dtype, rows.device)).sort()
     # Equal rows have equal keys up to rounding; most batches have none, and that is seen here.
-    gap, low, high = torch.stack([keys.diff().amin(), keys[0], keys[-1]]).tolist()
+    gap, low, high = yield torch.stack([keys.diff().amin(), keys[0], keys[-1]])
     if gap > 8 * torch.finfo(keys.dtype).eps * max(-low, high):
         return rows, weights
     ordered = rows[order]
     new = torch.ones(n, dtype=torch.bool, device=rows.device)
     new[1:] = (ordered[1:] != ordered[:-1]).any(1)
-    distinct = int(new.sum())
+    place = new.cumsum(0) - 1  # of each row among the distinct ones
+    distinct = int((yield place[-1:])[0]) + 1
     if distinct == n:
         return rows, weights
-    target = torch.empty_like(order).index_copy_(0, order, new.cumsum(0) - 1)
+    target = torch.empty_like(order).index_copy_(0, order, place)
     merged = [q.new_zeros(distinct, q.shape[1]).index_add_(0, target, q) for q in weights]
-    return ordered[new], merged
+    return rows.new_empty(distinct, d).index_copy_(0, place, ordered), merged

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from .._reading import Asking
 from ..capture import Pass, Pending
 from ..capture.pending import HeadWeights
 from ..declaration import Declaration
@@ -59,10 +60,10 @@ class Statistics(Protocol):
     def state(self) -> dict[str, Any]:
         """Plain tensors and numbers, for `restored`."""
 
-    def require_sound(self, mismatch: Tensor | None = None) -> None:
-        """Raise on weights or numbers that no Fisher can be made of, or on a `mismatch` above 1; one reading."""
+    def require_sound(self, mismatch: Tensor | None = None) -> Asking[None]:
+        """Raise on weights or numbers that no Fisher can be made of, or on a `mismatch` above 1; asks once."""
 
-    def segments(self, sizes: tuple[int, ...], columns: Columns) -> Sequence[Segment]:
+    def segments(self, sizes: tuple[int, ...], columns: Columns) -> Asking[Sequence[Segment]]:
         """The runs of units that share their parents, sample weights normalised to sum 1.
 
         Args:
@@ -118,10 +119,10 @@ class Rows:
             "classes": self.classes,
         }
 
-    def require_sound(self, mismatch: Tensor | None = None) -> None:
-        require_sound(self.total, self.sample_weights, [self.parents, *self.fisher_weights], mismatch)
+    def require_sound(self, mismatch: Tensor | None = None) -> Asking[None]:
+        return require_sound(self.total, self.sample_weights, [self.parents, *self.fisher_weights], mismatch)
 
-    def segments(self, sizes: tuple[int, ...], columns: Columns) -> Sequence[Segment]:
+    def segments(self, sizes: tuple[int, ...], columns: Columns) -> Asking[Sequence[Segment]]:
         share = (self.sample_weights / self.total).unsqueeze(1)
         rows = self.parents if columns.weight else self.parents[..., :0]
         if columns.bias:
@@ -131,7 +132,7 @@ class Rows:
         weights = [q * share for q in self.fisher_weights]
         # Finding equal rows costs more than they do where parents are few, or rows as many as those of a convolution.
         if rows.shape[-1] > WORTH_MERGING and not self.positions:
-            rows, weights = merge_rows(rows, weights)
+            rows, weights = yield from merge_rows(rows, weights)
         return row_segments(rows, weights, sizes, columns.mask)
 
     def sampled(self, chosen: Tensor) -> Rows:
@@ -184,10 +185,11 @@ class Grams:
             "grams": [[run.blocks, run.units] for run in self.blocks],
         }
 
-    def require_sound(self, mismatch: Tensor | None = None) -> None:
-        require_sound(self.total, self.sample_weights, [run.blocks for run in self.blocks], mismatch)
+    def require_sound(self, mismatch: Tensor | None = None) -> Asking[None]:
+        return require_sound(self.total, self.sample_weights, [run.blocks for run in self.blocks], mismatch)
 
-    def segments(self, sizes: tuple[int, ...], columns: Columns) -> Sequence[Segment]:
+    def segments(self, sizes: tuple[int, ...], columns: Columns) -> Asking[Sequence[Segment]]:
+        yield from ()  # nothing has to be known
         kept = slice(None if columns.weight else -1, None if columns.bias else -1)
         masks: list[Tensor | None] = [None] * len(self.blocks)
         if columns.mask is not None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .._reading import Asking
 from ..fisher import LayerFisher
 from ..fisher.segments import Segment
 
@@ -26,9 +27,9 @@ LEAST, LARGEST = 1e-5, 1e7
 """The bounds of a damping that is found."""
 
 
-def first_damping(segments: Sequence[Segment]) -> float:
-    """Where the damping of a layer starts."""
-    trace = float(torch.stack([segment.trace() for segment in segments]).sum())
+def first_damping(segments: Sequence[Segment]) -> Asking[float]:
+    """Where the damping of a layer starts; asks once."""
+    (trace,) = yield torch.stack([segment.trace() for segment in segments]).sum()
     diagonal = trace / max(sum(segment.units * segment.parents_count for segment in segments), 1)
     return min(max(START, START * diagonal), LARGEST) if math.isfinite(diagonal) else START
 

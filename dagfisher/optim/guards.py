@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._reading import Asking, joint, reads_freely, told
 from ..capture import compute_dtype
 from ..errors import GradientError, NonFiniteError
 from ..parameter import ParameterDeclaration
@@ -129,39 +130,35 @@ class FiniteGuard:
 
     def require(
         self, vectors: dict[Tensor, Tensor], whole: list[Tensor], *, refreshing: bool, blamed: Callable[[], str]
-    ) -> dict[torch.device, Tensor]:
+    ) -> Asking[dict[torch.device, Tensor]]:
         """Raise on an infinity or a NaN; an accelerator that reuses skips the step and the next refresh raises.
 
         `whole` are tensors whose sums are not finite if a vector is not. What is returned says of each accelerator
         whether its parameters may move.
         """
-        gates: dict[torch.device, Tensor] = {}
+        sound: dict[torch.device, Tensor] = {}
         for device in {v.device for v in whole}:
             here = [v for v in whole if v.device == device and v.numel()]
-            if not here:
-                continue
-            # A sum is infinite or NaN if a term is; it is taken where half precision does not overflow.
-            flag = torch.stack([v.sum(dtype=compute_dtype(v)).float() for v in here]).isfinite().all()
-            if _reads_freely(device) or refreshing:
-                # tolist() of a CPU tensor reads memory: no dispatch, no synchronisation.
-                if not flag.reshape(1).tolist()[0] and not _finite(v for v in vectors.values() if v.device == device):
-                    raise NonFiniteError(blamed())
-                continue
+            if here:
+                # A sum is infinite or NaN if a term is; it is taken where half precision does not overflow.
+                sound[device] = torch.stack([v.sum(dtype=compute_dtype(v)).float() for v in here]).isfinite().all()
+        gates = {} if refreshing else {device: flag for device, flag in sound.items() if not reads_freely(device)}
+        asked = {device: flag for device, flag in sound.items() if device not in gates}
+        before = [self._skipped] if refreshing and self._skipped is not None else []
+        answers = yield from joint([told(flag) for flag in (*asked.values(), *before)])
+        for device, (finite,) in zip(asked, answers, strict=False):
+            if not finite and not _finite(v for v in vectors.values() if v.device == device):
+                raise NonFiniteError(blamed())
+        for device, flag in gates.items():
             self._skipped = ~flag if self._skipped is None else self._skipped | ~flag.to(self._skipped.device)
-            gates[device] = flag
             for p, v in vectors.items():
                 if v.device == device:
                     vectors[p] = torch.where(flag, v, torch.zeros_like(v))
-        if refreshing and self._skipped is not None:
-            skipped, self._skipped = bool(self._skipped), None
-            if skipped:
+        if before:
+            self._skipped = None
+            if answers[-1][0]:
                 raise NonFiniteError(
                     "a gradient since the last refresh held an infinity or a NaN; those steps moved nothing. "
                     "Look at the data and the learning rate."
                 )
         return gates
-
-
-def _reads_freely(device: torch.device) -> bool:
-    """Whether the host reads this device's memory without waiting for it."""
-    return device.type == "cpu"

@@ -11,41 +11,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..capture import leave_graphs
-from ..capture.agreement import another_map
 from ..declaration import Declaration
-from ..errors import (
-    CheckpointError,
-    DagFisherError,
-    MissingStatisticsError,
-    SettingError,
-    ShapeError,
-    SingularBlockError,
-)
-from ..fisher import (
-    Columns,
-    Grams,
-    LayerFisher,
-    Rows,
-    Window,
-    compact,
-    damped_blocks,
-    joined,
-    normalised,
-    statistics_of,
-)
-from ..fisher.rows import Disagreement
-from ..fisher.segments import Segment
+from ..errors import CheckpointError, DagFisherError, MissingStatisticsError, SettingError
+from ..fisher import Columns, Grams, LayerFisher, Rows, Window, compact
 from ..solvers import SOLVERS
-from .damping import LARGEST, adapted, first_damping, predictions
-from .distributed import share_rows
 from .matrix import LayerMatrix
 from .pace import Pace
 from .settings import AUTO, USUAL, chosen
 
 MOST_KEPT = 5
 """Refreshes in a row that may fail before a step raises; until then the Fisher before them is kept."""
-RETRIES = (1.0, 10.0, 100.0)
-"""A damping that is found by itself is tried with these factors where blocks cannot be inverted."""
 
 Restored = tuple[LayerFisher, int, list[Any], Window, Pace, Tensor | None]
 """The inverse Fisher, the step it was made at, the layout it fits, the past refreshes, the pace, and the reference."""
@@ -62,13 +37,15 @@ class Refreshed(NamedTuple):
     """Why the Fisher before is kept; None if it is not."""
     ratio: float | None = None
     """The curvature that the fresh samples found, over what was predicted; None if nothing was compared."""
+    latest: tuple[Rows | Grams, ...] = ()
+    """The statistics that a window keeps."""
 
 
 class TrainedLayer(LayerMatrix):
     """One declared layer as one optimizer trains it.
 
-    Order of life: `bind` to param groups and `listen`; then for each step `arm`, forward passes, and either `refresh`
-    and `keep` or `reuse`.
+    Order of life: `bind` to param groups and `listen`; then for each step `arm`, forward passes, and either a `refresh`
+    with those of other layers and `keep`, or `reuse`.
     """
 
     def __init__(self, declaration: Declaration) -> None:
@@ -84,7 +61,6 @@ class TrainedLayer(LayerMatrix):
         """The divergence of a whole step of its group at the last refresh."""
         self.ratio: float | None = None
         """The curvature that fresh samples found at the last refresh, over what was predicted."""
-        self._latest: list[Rows | Grams] = []
         self._order = -1
 
     @property
@@ -128,7 +104,7 @@ class TrainedLayer(LayerMatrix):
         if self.refreshed is None or self._layout != self.layout():
             return True
         try:
-            return step - self.refreshed >= self._update_every(step)
+            return step - self.refreshed >= self.update_every(step)
         except SettingError as error:
             raise SettingError(f"layer {self.name}: {error}") from None
 
@@ -138,37 +114,18 @@ class TrainedLayer(LayerMatrix):
         self.fisher, self.refreshed, self._layout = found.fisher, step, self.layout()
         self.failures = 0
         self._order = self.order
-        self.window.push(self._latest, float(self.group["window_decay"]), int(self.group["window"]) - 1)
-        self._latest = []
+        self.window.push(list(found.latest), float(self.group["window_decay"]), int(self.group["window"]) - 1)
 
-    def _update_every(self, step: int) -> float:
+    def update_every(self, step: int) -> float:
+        """K at this step."""
         k = chosen(self.group, "update_every")
         if k == AUTO:
             return float(self.pace.interval)
         value = k(step) if callable(k) else k
-        number = _number(value)
+        number = number_of(value)
         if not number >= 1:
             raise SettingError(f"update_every gave {value!r} at step {step}; it must be at least 1.")
         return number
-
-    def _damping(self, step: int, segments: list[Segment], gradient: Tensor | None) -> tuple[float, float | None]:
-        """α of a refresh, as it is set or as the samples of this refresh say, and the ratio that they found."""
-        alpha = self.group["damping"]
-        if alpha == AUTO:
-            if self.fisher is None or self._layout != self.layout():
-                return first_damping(segments), None
-            if gradient is None:
-                return self.fisher.damping, None
-            # With a window the past refreshes are part of the segments; only the fresh ones have not been seen.
-            fresh = self._cut(self._latest) if self._latest else segments
-            found, predicted = torch.stack(predictions(self.fisher, fresh, gradient)).tolist()
-            ratio = found / predicted if predicted > 0 else None
-            return adapted(self.fisher.damping, found, predicted), ratio
-        value = alpha(step) if callable(alpha) else alpha
-        number = _number(value)
-        if not 0 <= number < math.inf:
-            raise SettingError(f"damping gave {value!r} at step {step}; it must be a finite number of at least 0.")
-        return number, None
 
     def gradient(self) -> Tensor | None:
         found = super().gradient()
@@ -184,81 +141,16 @@ class TrainedLayer(LayerMatrix):
             )
         return found
 
-    def _segments(self, step: int, process_group: dist.ProcessGroup | None) -> list[Segment]:
-        """The statistics of the coming step, cut into problems for solvers."""
-        passes = self.recorder.take()
-        if self.declaration.recorder is not self.recorder:
-            raise MissingStatisticsError("a newer optimizer listens to this layer; use that one, or build this anew.")
-        if not passes and self.recorder.recomputed:
-            raise MissingStatisticsError(
-                "its forward pass ran without gradients, and again during backward(), where its sample weights are "
-                "not known; for activation checkpointing, call checkpoint(..., use_reentrant=False)."
-            )
-        if not passes:
-            raise MissingStatisticsError(
-                "it has a gradient, but none of its forward passes was captured since the last step or zero_grad(). "
-                "Call the module itself (not a function on its weight), in training mode, with gradients enabled and "
-                "outside no_capture(), after the optimizer was built."
-            )
-        found = statistics_of(self.declaration, passes, step)
-        if process_group is not None:
-            found = [share_rows(Rows.joined([part for part in found if isinstance(part, Rows)]), process_group)]
-        if not any(part.sample_weights.shape[0] for part in found):
-            raise MissingStatisticsError("its forward passes since the last step held no sample; give it a batch.")
-        if self.group["window"] > 1:
-            self._latest = normalised(found)
-            found = [*self._latest, *self.window.statistics()]
-        whole = joined(found, self._sizes)
-        off = [each.mismatch for each in passes if each.mismatch is not None]
-        try:
-            whole.require_sound(torch.stack(off).amax() if off else None)
-        except Disagreement:
-            raise another_map(self.declaration) from None
-        return self._cut([whole])
-
-    def _cut(self, found: list[Rows | Grams]) -> list[Segment]:
-        """The statistics as problems for solvers."""
+    def columns(self) -> Columns:
+        """What of the rows of parents is trained."""
         weight, bias = self._trained()
-        columns = Columns(weight is not None, bias is not None, self._mask())
-        return list(joined(found, self._sizes).segments(self._sizes, columns))
+        return Columns(weight is not None, bias is not None, self._mask())
 
-    def refresh(self, gradient: Tensor, step: int, process_group: dist.ProcessGroup | None) -> Refreshed:
-        """A fresh inverse Fisher from what was captured, and what it makes of the gradient; nothing is kept yet."""
-        try:
-            segments = self._segments(step, process_group)
-            if [sum(s.units for s in segments), segments[0].parents_count] != list(gradient.shape):
-                raise ShapeError("its gradient does not fit its captured parents; were its parameters replaced?")
-            damping, ratio = self._damping(step, segments, gradient)
-            failure: SingularBlockError | None = None
-            for factor in RETRIES if self.group["damping"] == AUTO else (1.0,):
-                try:
-                    fisher, solved = self._begin(segments, gradient, max(damping, min(factor * damping, LARGEST)), step)
-                    return Refreshed(fisher, solved, None, ratio)
-                except SingularBlockError as error:
-                    failure = error
-            fits = self.fisher is not None and self._layout == self.layout()
-            if self.fisher is None or not fits or self.failures >= MOST_KEPT:
-                assert failure is not None
-                raise failure
-            return Refreshed(self.fisher, self.fisher.solve(gradient), str(failure))
-        except DagFisherError as error:
-            raise self._named(error) from None
+    def fitting(self) -> LayerFisher | None:
+        """The Fisher of the last refresh, if it fits the layer as it is now."""
+        return self.fisher if self._layout == self.layout() else None
 
-    def _begin(
-        self, segments: list[Segment], gradient: Tensor, damping: float, step: int
-    ) -> tuple[LayerFisher, Tensor]:
-        automatic = chosen(self.group, "update_every") == AUTO
-        uses = min(USUAL, 2 * self.pace.interval) if automatic else self._update_every(step)
-        return LayerFisher.begin(
-            segments,
-            gradient,
-            damping=damping,
-            solver=self.group["solver"],
-            tolerance=chosen(self.group, "tolerance"),
-            update_every=int(min(uses, 10**6)),
-        )
-
-    def _named(self, error: DagFisherError) -> DagFisherError:
+    def named(self, error: DagFisherError) -> DagFisherError:
         """The error with the layer's name in front."""
         text = str(error)
         return error if text.startswith(f"layer {self.name}") else type(error)(f"layer {self.name}: {text}")
@@ -267,23 +159,6 @@ class TrainedLayer(LayerMatrix):
         """What the Fisher of the last refresh makes of the gradient, and the damping in it."""
         assert self.fisher is not None
         return self.fisher.solve(gradient), self.fisher.damping
-
-    def blocks(self, step: int, process_group: dist.ProcessGroup | None) -> Tensor:
-        """The damped blocks of the coming step."""
-        known = self.recorder.any() or self._parameter is not None
-        if self.fisher is not None and not (self.due(step) and known):
-            return self.fisher.blocks()
-        if not known:
-            raise MissingStatisticsError(
-                f"layer {self.name} has no blocks yet: no forward pass of it was captured. Run the model in training "
-                f"mode, with gradients enabled, after the optimizer was built, and then ask for its blocks."
-            )
-        try:
-            segments = self._segments(step, process_group)
-            damping, _ = self._damping(step, segments, super().gradient())
-        except DagFisherError as error:
-            raise self._named(error) from None
-        return damped_blocks(segments, damping)
 
     def nbytes(self) -> int:
         """Bytes kept for the Fisher, prepared and staged."""
@@ -333,8 +208,8 @@ class TrainedLayer(LayerMatrix):
                 raise ValueError("a number out of its range")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(error) from None
-        if sum(sizes) != sum(self._sizes):
-            raise CheckpointError(f"layer {self.name} has {sum(self._sizes)} units, the checkpoint {sum(sizes)}.")
+        if sum(sizes) != self.layout()[2]:
+            raise CheckpointError(f"layer {self.name} has {self.layout()[2]} units, the checkpoint {sum(sizes)}.")
         if layout[:-1] != self.layout()[:-1]:
             raise CheckpointError(
                 f"layer {self.name} trains {_described(self.layout())}, the checkpoint {_described(layout)}; "
@@ -362,12 +237,12 @@ class TrainedLayer(LayerMatrix):
 
     def __repr__(self) -> str:
         solver = self.solver or "not prepared"
-        units = sum(self._sizes)
+        units = sum(self.declaration.sizes)
         kind = type(self.declaration.module).__name__
         return f"{self.name.strip(chr(39))}: {self.declaration.family.name} on {kind}, {units} units, {solver}"
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
     """What a schedule gave; NaN, which is in no range, for what is no number."""
     try:
         return float(value)

@@ -32,7 +32,6 @@ class LayerMatrix:
         self._bias = bias if id(bias) in group_of else None
         self.groups = [group_of[id(p)] for p in self.parameters]
         self.group = self.groups[0]
-        self._sizes = self.declaration.sizes
         self._layout_key: tuple[Any, ...] | None = None
         self._known_layout: list[Any] = []
         self.recorder.held = (self._weight, self._bias)
@@ -66,7 +65,7 @@ class LayerMatrix:
         return self._known_layout
 
     def _make_layout(self, weight: Tensor | None, bias: Tensor | None) -> list[Any]:
-        units = sum(self._sizes)
+        units = sum(self.declaration.sizes)
         width = (0 if weight is None else weight.numel() // max(units, 1)) + (bias is not None)
         family, dtype = self.declaration.family.name, str(self._dtype())
         family += ", coupled" if self.declaration.coupled > 1 else ""

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .._reading import Asking, answered, joint
 from .._torch import inside_distributed_checkpoint, inside_sharding_optimizer
 from ..capture import sample, weigh
 from ..declaration import changes, find_layers
@@ -21,7 +22,8 @@ from .groups import readable_groups
 from .guards import blame, blaming, require_dense
 from .layer import MOST_KEPT, Refreshed, TrainedLayer
 from .pace import Pace
-from .scale import check_scale
+from .refresh import blocks, refresh
+from .scale import look_at_scale
 from .settings import (
     AUTO,
     DEFAULTS,
@@ -275,13 +277,17 @@ class DAGNaturalGradient(ShownOptimizer):
                 self._compare()
                 vectors, whole, fresh, bounds = self._vectors(late)
                 blamed = partial(blame, vectors, self.param_groups, self._layers, self._names)
-                gates = self._finite.require(vectors, whole, refreshing=bool(fresh), blamed=blamed)
+                first = [layer for layer in fresh if layer.refreshed is None]
+                checks: list[Asking[Any]] = [
+                    self._finite.require(vectors, whole, refreshing=bool(fresh), blamed=blamed),
+                    look_at_scale(first),
+                ]
+                gates, suspicions = answered(joint(checks))
             except Exception:  # raised again; nothing has moved, and what was captured must not reach the next step
                 self._forget()
                 raise
-            first = [layer for layer in fresh if layer.refreshed is None]
-            if first:
-                check_scale(first)
+            for suspicion in suspicions:
+                warnings.warn(suspicion, DagFisherWarning, stacklevel=3)
             self._regions.keep(bounds)
             for layer in self._layers:
                 bound = bounds.get(id(layer.group))
@@ -360,20 +366,22 @@ class DAGNaturalGradient(ShownOptimizer):
         self, late: set[int] | frozenset[int] = frozenset()
     ) -> tuple[list[Natural], dict[TrainedLayer, Refreshed]]:
         """The solved gradients of the layers that have one, and fresh inverse Fishers."""
-        fresh: dict[TrainedLayer, Refreshed] = {}
-        found: list[Natural] = []
+        gradients: dict[TrainedLayer, Tensor] = {}
         for layer in self._layers:
             if late and late.intersection(map(id, layer.parameters)):
                 continue
             gradient = layer.gradient()
-            if gradient is None:
-                continue
-            if layer.due(self._step):
-                with blaming(self.param_groups, self._layers, self._names):
-                    fresh[layer] = refreshed = layer.refresh(gradient, self._step, self._processes.group)
-                found.append(Natural(layer, gradient, refreshed.solved, refreshed.fisher.damping))
-            else:
-                found.append(Natural(layer, gradient, *layer.reuse(gradient)))
+            if gradient is not None:
+                gradients[layer] = gradient
+        due = [layer for layer in gradients if layer.due(self._step)]
+        with blaming(self.param_groups, self._layers, self._names):
+            refreshed = refresh(due, [gradients[layer] for layer in due], self._step, self._processes.group)
+        fresh = dict(zip(due, refreshed, strict=True))
+        found = []
+        for layer, gradient in gradients.items():
+            own = fresh.get(layer)
+            solved = layer.reuse(gradient) if own is None else (own.solved, own.fisher.damping)
+            found.append(Natural(layer, gradient, *solved))
         return found, fresh
 
     def _rules(
@@ -421,7 +429,7 @@ class DAGNaturalGradient(ShownOptimizer):
         for layer in self._layers:
             if any(p is parameter for p in layer.parameters):
                 with self._full_precision():
-                    return layer.blocks(self._step, self._processes.group)
+                    return blocks(layer, self._step, self._processes.group)
         raise DeclarationError("this parameter belongs to no declared layer of this optimizer.")
 
 

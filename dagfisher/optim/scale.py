@@ -9,13 +9,12 @@ all samples.
 from __future__ import annotations
 
 import math
-import warnings
 
 import torch
 from torch import Tensor
 
+from .._reading import Asking, joint
 from ..capture import Pass, Pending
-from ..errors import DagFisherWarning
 from ..families import Bernoulli, Categorical, Gaussian, Poisson
 from .layer import TrainedLayer
 
@@ -29,18 +28,17 @@ SPREAD = 4.0
 """How far apart the scales of single samples may be; a loss that weights samples by more is of another kind."""
 
 
-def check_scale(layers: list[TrainedLayer]) -> None:
-    """Warn, once for the layers that agree, if their gradients look like those of a loss on another scale."""
+def look_at_scale(layers: list[TrainedLayer]) -> Asking[list[str]]:
+    """A warning for each kind of loss on another scale that the gradients of some layers look like; asks once."""
     found: dict[str, list[str]] = {}
-    for layer in layers:
-        sentence = _suspicion(layer)
+    sentences = yield from joint([_suspicion(layer) for layer in layers])
+    for layer, sentence in zip(layers, sentences, strict=True):
         if sentence is not None:
             found.setdefault(sentence, []).append(layer.name)
-    for sentence, names in found.items():
-        warnings.warn(f"layer {', '.join(names)}: {sentence}", DagFisherWarning, stacklevel=4)
+    return [f"layer {', '.join(names)}: {sentence}" for sentence, names in found.items()]
 
 
-def _suspicion(layer: TrainedLayer) -> str | None:
+def _suspicion(layer: TrainedLayer) -> Asking[str | None]:
     family, (_, bias) = layer.declaration.family, layer.declaration.parameters
     known = isinstance(family, (Bernoulli, Categorical, Poisson)) or (isinstance(family, Gaussian) and family.std)
     if not known or bias is None or bias.grad is None or layer.declaration.reading.calls == "positions":
@@ -48,13 +46,15 @@ def _suspicion(layer: TrainedLayer) -> str | None:
     passes = [p for p in layer.recorder.passes if p.backward is not None and p.backward.ran]
     scales = [s for p in passes if (s := _scales(p)) is not None]
     sums = [p.received.sums for p in passes if p.received is not None and p.received.sums is not None]
-    if not scales or len(sums) != len(passes) or not _explains(bias.grad, sums):
-        return None  # scaled or clipped gradients, or other terms of the loss: nothing can be said
+    if not scales or len(sums) != len(passes) or bias.grad.shape != sums[0].shape:
+        return None
     total = torch.stack([p.sample_weights.sum() for p in passes]).sum().double()
-    scale = torch.cat(scales) * total
-    low, middle, high = torch.quantile(scale[:100_000], scale.new_tensor([0.1, 0.5, 0.9])).tolist()
+    scale = torch.cat(scales)[:100_000] * total
+    quantiles = [torch.nanquantile(scale, share) for share in (0.1, 0.5, 0.9)]
+    low, middle, high, explained = yield torch.stack([*quantiles, _explains(bias.grad, sums).double()])
     samples, units = sum(p.samples.numel() for p in passes), _outputs(passes[0])
-    if not 0 < high < SPREAD * low or not math.isfinite(high):
+    # Scaled or clipped gradients, or other terms of the loss: nothing can be said.
+    if not explained or not 0 < high < SPREAD * low or not math.isfinite(high):
         return None
     if layer.group["loss_reduction"] == "sum":
         samples = 1
@@ -78,7 +78,10 @@ def _outputs(each: Pass) -> int:
 
 
 def _scales(each: Pass) -> Tensor | None:
-    """The gradient of each sample over the square root of w² Σ q, without the sum of all weights; None if unknown."""
+    """The gradient of each sample over the square root of w² Σ q, without the sum of all weights; None if unknown.
+
+    NaN for a sample that has no weight, or no Fisher weight.
+    """
     if each.received is None or each.received.squares is None or isinstance(each.fisher_weights, Pending):
         return None
     if not each.fisher_weights or each.statistics is not None:
@@ -90,13 +93,11 @@ def _scales(each: Pass) -> Tensor | None:
     squares = each.received.squares.reshape(samples, -1).sum(1)
     weights = each.sample_weights.double()
     sound = (weights > 0) & (expected > 0)
-    return (squares[sound] / expected[sound]).sqrt() / weights[sound]
+    return torch.where(sound, (squares / expected).sqrt() / weights, math.nan)
 
 
-def _explains(gradient: Tensor, sums: list[Tensor]) -> bool:
+def _explains(gradient: Tensor, sums: list[Tensor]) -> Tensor:
     """Whether the gradient of the bias is the sum of what arrived, so that nothing else has changed it."""
     arrived = torch.stack(sums).sum(0)
-    if arrived.shape != gradient.shape:
-        return False
-    off = (gradient.double() - arrived).norm()
-    return bool(off <= 0.01 * arrived.norm())
+    little: Tensor = (gradient.double() - arrived).norm() <= 0.01 * arrived.norm()
+    return little

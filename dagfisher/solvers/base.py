@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from .._reading import Asking, answered
 from ..errors import SettingError
 
 Kind = Literal["plain", "masked", "coupled"]
@@ -273,6 +274,12 @@ class Solver:
         solver = cls.prepare(problem)
         return solver, solver.solve(problem.gradient)
 
+    @classmethod
+    def asking(cls, problem: Any) -> Asking[tuple[Self, Tensor]]:
+        """As `begin`, but what it must know it may ask for, so that an accelerator is read once for all layers."""
+        yield from ()
+        return cls.begin(problem)
+
     def solve(self, gradient: Tensor) -> Tensor:
         """(αI + F_j)⁻¹ g_j for every unit j; never waits for the device.
 
@@ -300,6 +307,18 @@ class Solver:
         """The same solver on another device; the dtype stays."""
         moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in self.state().items()}
         return type(self)(**moved)
+
+
+class AskingSolver(Solver):
+    """A solver that gives `asking`, and no other way to be prepared."""
+
+    @classmethod
+    def begin(cls, problem: Any) -> tuple[Self, Tensor]:
+        return answered(cls.asking(problem))
+
+    @classmethod
+    def asking(cls, problem: Any) -> Asking[tuple[Self, Tensor]]:
+        raise NotImplementedError
 
 
 SOLVERS: dict[str, type[Solver]] = {}

@@ -21,28 +21,32 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from .base import BlockShape, Cost, RowProblem, Solver, gram_blocks
+from .._reading import Asking, joint, reads_freely, told
+from .base import AskingSolver, BlockShape, Cost, RowProblem, gram_blocks
 from .dense import left_multiply
-from .rates import Rates, rates
-from .spd import eigenvectors, spd_inverse
+from .descent import Descent, calibrate, guide, iterate
+from .rates import rates
+from .reductions import DROP_SHARE, drop_rows, full_basis, leading_directions, typical_gradient, weighted_gram
+from .spd import eigenvectors, factored, repaired, spd_inverse
 
-DROP_SHARE = 0.2
-"""The part of the tolerance that left-out rows may use up."""
 _WORTH_SELECTING = 2**14
 """Numbers of a solution above which setting converged units aside saves time."""
 NARROW = 48
 """Exactly solved directions that are expected where what is prepared serves several steps."""
-PARTIAL = 32
-"""Directions of a partial basis."""
+MOST_KEPT = 2**26
+"""Numbers that exactly solved directions may take."""
+OPERATIONS = 10
+"""Operations of one iteration."""
+_CORNERS = (32, 48, 64, 96, 128, 256)
 
 
 @dataclass
-class Conjugate(Solver):
+class Conjugate(AskingSolver):
     """Keeps rows, weights, basis and preconditioner: O(n(l + d) + d²) numbers, and l·r² for r leading directions."""
 
     rows: Tensor
@@ -89,7 +93,36 @@ class Conjugate(Solver):
         return Cost(step, n * (blocks + d) + d * size + kept)
 
     @classmethod
-    def begin(cls, problem: RowProblem) -> tuple[Conjugate, Tensor]:
+    def asking(cls, problem: RowProblem) -> Asking[tuple[Conjugate, Tensor]]:
+        if reads_freely(problem.gradient.device):
+            return cls._searched(problem)
+        return (yield from cls._at_once(problem))
+
+    @classmethod
+    def _at_once(cls, problem: RowProblem) -> Asking[tuple[Conjugate, Tensor]]:
+        """The solver where every question makes the host wait: choices by shape alone, and one question at the end."""
+        rows, weights, gradient = problem.parents, problem.weights, problem.gradient
+        gram = weighted_gram(rows, weights)
+        corner = max(1, min(NARROW, *rows.shape, int((MOST_KEPT / problem.blocks) ** 0.5)))
+        solver, corners = cls._along(leading_directions(gram, corner), rows, weights, problem.damping)
+        factor, failed = factored(corners, jitter=True)
+        tells = (gradient @ gram).norm() > 1e-6 * gradient.norm() * gram.norm()
+        on, _ = yield from guide(gradient, tells, lambda: typical_gradient(rows, len(gradient)))
+        goal = max(problem.tolerance, torch.finfo(rows.dtype).eps)
+        while True:
+            solver.leading = torch.cholesky_inverse(factor)
+            without = solver._residual(on) / on.norm()
+            known = told(torch.stack([failed.any().to(without), without]))
+            tasks: list[Asking[Any]] = [known, calibrate(solver, on, on.norm(), goal)]
+            (any_failed, size), (count, _) = yield from joint(tasks)
+            if not any_failed:
+                solver.iterations = 0 if size <= goal else count
+                return solver, solver.solve(gradient)
+            factor, failed = repaired(factor, failed, corners, jitter=True), torch.zeros_like(failed)
+
+    @classmethod
+    def _searched(cls, problem: RowProblem) -> tuple[Conjugate, Tensor]:
+        """The solver that is expected to be cheapest over its uses; every choice looks at the numbers before it."""
         alpha = problem.damping
         kept, weights = drop_rows(problem)
         n, d = kept.shape
@@ -104,7 +137,7 @@ class Conjugate(Solver):
         if 2 * rows.shape[0] <= rows.shape[1]:
             basis, triangle = torch.linalg.qr(rows.T)
             rows = triangle.T.contiguous()
-        gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
+        gram = weighted_gram(rows, weights)
         directions = remainder = None
         if whole:
             rotation = eigenvectors(gram).flip(1)
@@ -130,68 +163,46 @@ class Conjugate(Solver):
         if directions is not None or problem.update_every == 1:
             solver.iterations, solution = solver._calibrate(guide, goal)
         else:
-            solver, solution = solver._cheapest(guide, goal, problem.update_every, kept)
+            assert basis is not None
+            outer = problem.gradient if tells else guide @ basis.T
+            solver, solution = solver._cheapest(guide, outer, goal, problem.update_every, kept)
         if not tells or solver.directions is not directions:
             return solver, solver.solve(problem.gradient)
         return solver, solver._leave_basis(problem.gradient, inside, solution)
 
-    def _cheapest(self, gradient: Tensor, goal: float, update_every: int, kept: Tensor) -> tuple[Conjugate, Tensor]:
+    def _cheapest(
+        self, inside: Tensor, gradient: Tensor, goal: float, update_every: int, kept: Tensor
+    ) -> tuple[Conjugate, Tensor]:
         """The solver with that number of exactly solved leading directions which makes a step cheapest.
 
         The other directions are solved by their diagonal, or, where the goal allows it, all by their mean: then there
-        is no iteration, and nothing is ever turned into the whole basis.
+        is no iteration, and nothing is ever turned into the whole basis. `inside` is the gradient in the basis.
         """
+        assert self.basis is not None
         n, size = self.rows.shape
-        units, blocks, parents = gradient.shape[0], self.weights.shape[0], kept.shape[1]
+        (units, parents), blocks = gradient.shape, self.weights.shape[0]
         known = rates(gradient.device)
         iteration = 2.0 * units * n * size + OPERATIONS * known.operation
-        turn = 0.0 if self.basis is None else 2.0 * units * self.basis.numel()
-        self.iterations, solution = self._calibrate(gradient, goal)
+        turn = 2.0 * units * self.basis.numel()
+        self.iterations, solution = self._calibrate(inside, goal)
         best, best_solution, best_cost = self, solution, turn + self.iterations * iteration
         for corner in [c for c in _CORNERS if c < size] + [size]:
             prepare = blocks * corner**2 * (n + known.small_inverse * corner) / update_every
             cost = prepare + known.stored * blocks * corner**2
-            narrow = cost + 2.0 * units * parents * corner
-            if min(cost + turn, narrow) >= best_cost or blocks * corner**2 > MOST_KEPT:
+            narrow_cost = cost + 2.0 * units * parents * corner
+            if min(cost + turn, narrow_cost) >= best_cost or blocks * corner**2 > MOST_KEPT:
                 break
-            blocks_here = gram_blocks(self.rows[:, :corner], self.weights.T, self.damping)
-            candidate = dataclasses.replace(self, leading=spd_inverse(blocks_here, jitter=True))
-            if narrow < best_cost and candidate._mean_suffices(gradient, goal, parents):
-                best, best_cost = candidate._narrowed(kept), narrow
+            narrow, corners = self._along(self.basis[:, :corner].contiguous(), kept, self.weights.T, self.damping)
+            narrow.leading = spd_inverse(corners, jitter=True)
+            if narrow_cost < best_cost and float(narrow._residual(gradient)) <= goal:
+                best, best_cost = narrow, narrow_cost
                 continue
-            candidate.iterations, found = candidate._calibrate(gradient, goal)
+            candidate = dataclasses.replace(self, leading=narrow.leading)
+            candidate.iterations, found = candidate._calibrate(inside, goal)
             cost += turn + candidate.iterations * iteration
             if cost < best_cost:
                 best, best_solution, best_cost = candidate, found, cost
         return best, best_solution
-
-    def _outside(self, corner: int, parents: int) -> Tensor:
-        """The inverse of the mean of α + F_j outside the leading directions, (blocks × 1)."""
-        rest = self.weights @ self.rows[:, corner:].square().sum(1, keepdim=True)
-        return rest.div_(max(parents - corner, 1)).add_(self.damping).reciprocal_()
-
-    def _mean_suffices(self, gradient: Tensor, goal: float, parents: int) -> bool:
-        """Whether the goal is met if all that is outside the exactly solved directions is solved by its mean."""
-        assert self.leading is not None
-        corner = self.leading.shape[1]
-        solution = gradient * self._outside(corner, parents)
-        solution[:, :corner] = left_multiply(gradient[:, :corner], self.leading)
-        return float((gradient - self._product(solution)).norm()) <= goal
-
-    def _narrowed(self, kept: Tensor) -> Conjugate:
-        """The same, with the mean outside the exactly solved directions, in the coordinates of the parents."""
-        assert self.leading is not None
-        corner, parents = self.leading.shape[1], kept.shape[1]
-        basis = torch.eye(parents, dtype=kept.dtype, device=kept.device) if self.basis is None else self.basis
-        return dataclasses.replace(
-            self,
-            rows=kept,
-            basis=None,
-            diagonal=self.diagonal[:, :corner].contiguous(),
-            directions=basis[:, :corner].contiguous(),
-            remainder=self._outside(corner, parents),
-            iterations=0,
-        )
 
     @classmethod
     def _narrow(cls, problem: RowProblem, rows: Tensor, weights: Tensor) -> Conjugate | None:
@@ -209,33 +220,41 @@ class Conjugate(Solver):
             if cost >= spare or blocks * corner**2 > MOST_KEPT:
                 return None
             if gram is None:
-                gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
+                gram = weighted_gram(rows, weights)
                 guide = problem.gradient
                 met, length, size = torch.stack([(guide @ gram).norm(), guide.norm(), gram.norm()]).tolist()
                 if met <= 1e-6 * length * size:
                     guide = typical_gradient(rows, units)
                     length = float(guide.norm())
                 goal = max((1 - DROP_SHARE) * problem.tolerance, torch.finfo(rows.dtype).eps) * length
-            solver = cls._along(leading_directions(gram, corner), rows, weights, problem.damping)
-            if float((guide - solver._product(solver._precondition(guide))).norm()) <= goal:
+            solver, corners = cls._along(leading_directions(gram, corner), rows, weights, problem.damping)
+            solver.leading = spd_inverse(corners, jitter=True)
+            if float(solver._residual(guide)) <= goal:
                 return solver
         return None
 
     @classmethod
-    def _along(cls, directions: Tensor, rows: Tensor, weights: Tensor, damping: float) -> Conjugate:
-        """The solver that is exact along these directions and takes the mean of α + F_j for all others."""
+    def _along(cls, directions: Tensor, rows: Tensor, weights: Tensor, damping: float) -> tuple[Conjugate, Tensor]:
+        """The solver that takes the mean of α + F_j outside these directions, and its blocks along them.
+
+        The inverses of these blocks, as its `leading`, make it exact along the directions.
+        """
         along = rows @ directions
         corners = gram_blocks(along, weights, damping)
         outside = (rows.square().sum(1) - along.square().sum(1)).clamp_min_(0)
-        rest = (weights.T @ outside.unsqueeze(1)).div_(rows.shape[1] - directions.shape[1])
+        rest = (weights.T @ outside.unsqueeze(1)).div_(max(rows.shape[1] - directions.shape[1], 1))
         diagonal = corners.diagonal(dim1=1, dim2=2).reciprocal()
-        leading = spd_inverse(corners, jitter=True)
         remainder = rest.add_(damping).reciprocal_()
-        return cls(rows, weights.T.contiguous(), None, diagonal, leading, directions, remainder, damping, 0)
+        return cls(rows, weights.T.contiguous(), None, diagonal, None, directions, remainder, damping, 0), corners
+
+    def _residual(self, gradient: Tensor) -> Tensor:
+        """The length of what one use of the preconditioner leaves of a gradient in the coordinates of the basis."""
+        left: Tensor = (gradient - self.product(self.precondition(gradient))).norm()
+        return left
 
     def solve(self, gradient: Tensor) -> Tensor:
         inside = gradient if self.basis is None else gradient @ self.basis
-        solution = self._precondition(inside) if self.iterations == 0 else self._iterate(inside)
+        solution = self.precondition(inside) if self.iterations == 0 else iterate(self, inside, self.iterations)
         return self._leave_basis(gradient, inside, solution)
 
     def _leave_basis(self, gradient: Tensor, inside: Tensor, solution: Tensor) -> Tensor:
@@ -251,12 +270,13 @@ class Conjugate(Solver):
         rows = self.rows if self.basis is None else self.rows @ self.basis.T
         return gram_blocks(rows, self.weights.T, self.damping)
 
-    def _product(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         """(αI + F_j) x_j for every unit."""
         seen = (x @ self.rows.T).mul_(self.weights)
         return torch.addmm(x, seen, self.rows, beta=self.damping)
 
-    def _precondition(self, residual: Tensor) -> Tensor:
+    def precondition(self, residual: Tensor) -> Tensor:
+        """About (αI + F_j)⁻¹ times each row."""
         if self.directions is not None:
             assert self.remainder is not None
             along = residual @ self.directions
@@ -269,50 +289,40 @@ class Conjugate(Solver):
             result[:, :corner] = left_multiply(residual[:, :corner], self.leading)
         return result
 
-    def _iterate(self, gradient: Tensor) -> Tensor:
-        solution = torch.zeros_like(gradient)
-        state = _Descent(self, gradient)
-        for _ in range(self.iterations - 1):
-            state.descend(self, solution)
-            state.turn(self)
-        state.descend(self, solution, last=True)
-        return solution
-
     def _calibrate(self, gradient: Tensor, goal: float) -> tuple[int, Tensor]:
         """How many iterations bring this gradient's residual below the goal, and the solution they give.
 
         Units that have converged are set aside; only the others go on.
         """
         if self.leading is not None or self.directions is None:
-            solution = self._precondition(gradient)
-            if float((gradient - self._product(solution)).norm()) <= goal:
+            solution = self.precondition(gradient)
+            if float((gradient - self.product(solution)).norm()) <= goal:
                 return 0, solution
-        result = torch.zeros_like(gradient)
-        solver, solution, state = self, result, _Descent(self, gradient)
-        units: Tensor | None = None
+        solver, descent = self, Descent(self, gradient)
+        result, units = descent.solution, None
         settled, best, best_at = 0.0, float("inf"), 0
         # A residual may grow for many iterations before it falls; without rounding it is zero after this many.
         patience = self.rows.shape[1] + 8
         for count in range(1, 10 * patience):
-            state.descend(solver, solution)
-            squares = state.residual.square().sum(1)
+            descent.descend()
+            squares = descent.residual.square().sum(1)
             size = float(squares.sum()) + settled
             if size <= goal**2 or count >= best_at + patience:
                 break
             if size < best:
                 best, best_at = size, count
-            if count % 2 == 0 and self.weights.shape[0] > 1 and solution.numel() > _WORTH_SELECTING:
+            if count % 2 == 0 and self.weights.shape[0] > 1 and descent.solution.numel() > _WORTH_SELECTING:
                 going = (squares > goal**2 / (4 * len(result))).nonzero().squeeze(1)
                 if len(going) < 0.75 * len(squares):
                     if units is not None:
-                        result.index_copy_(0, units, solution)
+                        result.index_copy_(0, units, descent.solution)
                     settled = size - float(squares[going].sum())
                     units = going if units is None else units[going]
-                    solver, solution = solver._select(going), solution[going]
-                    state.select(going)
-            state.turn(solver)
+                    solver = solver._select(going)
+                    descent.select(going, solver)
+            descent.turn()
         if units is not None:
-            result.index_copy_(0, units, solution)
+            result.index_copy_(0, units, descent.solution)
         return count, result
 
     def _select(self, units: Tensor) -> Conjugate:
@@ -324,75 +334,3 @@ class Conjugate(Solver):
             leading=None if self.leading is None else self.leading[units],
             remainder=None if self.remainder is None else self.remainder[units],
         )
-
-
-class _Descent:
-    """The vectors that conjugate gradients carry from one iteration to the next, one row per unit."""
-
-    def __init__(self, solver: Conjugate, gradient: Tensor) -> None:
-        self.residual = gradient.clone()
-        self.direction = solver._precondition(gradient)
-        self.size = (self.residual * self.direction).sum(1, keepdim=True)
-        self.tiny = torch.finfo(gradient.dtype).tiny
-
-    def descend(self, solver: Conjugate, solution: Tensor, *, last: bool = False) -> None:
-        """Go along the direction, in place; the last time, the residual is not needed any more."""
-        image = solver._product(self.direction)
-        length = self.size / (self.direction * image).sum(1, keepdim=True).clamp_min_(self.tiny)
-        solution.addcmul_(length, self.direction)
-        if not last:
-            self.residual.addcmul_(length, image, value=-1)
-
-    def turn(self, solver: Conjugate) -> None:
-        """Find the next direction, in place."""
-        preconditioned = solver._precondition(self.residual)
-        size = (self.residual * preconditioned).sum(1, keepdim=True)
-        self.direction.mul_(size / self.size.clamp_min(self.tiny)).add_(preconditioned)
-        self.size = size
-
-    def select(self, units: Tensor) -> None:
-        """Go on with some of the units."""
-        self.residual, self.direction, self.size = self.residual[units], self.direction[units], self.size[units]
-
-
-def drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor]:
-    """The rows that matter at this tolerance, and their weights."""
-    parents, weights = problem.parents, problem.weights
-    reach = weights.amax(1) * parents.square().sum(1)
-    ordered, order = reach.sort()
-    budget = DROP_SHARE * problem.tolerance * problem.damping
-    first = int((ordered.cumsum(0) <= budget).sum())
-    if first == 0:
-        return parents, weights
-    kept = order[min(first, len(order) - 1) :].sort().values
-    return parents[kept], weights[kept]
-
-
-def typical_gradient(rows: Tensor, units: int) -> Tensor:
-    """Random sums of rows, to calibrate on where the gradient at hand is zero or meets no row."""
-    generator = torch.Generator(device=rows.device).manual_seed(0)
-    mix = torch.randn(units, rows.shape[0], generator=generator, device=rows.device, dtype=rows.dtype)
-    return mix @ rows
-
-
-def leading_directions(gram: Tensor, count: int = PARTIAL) -> Tensor:
-    """An orthonormal basis close to the leading eigenvectors of the Gram matrix, by two subspace iterations."""
-    generator = torch.Generator(device=gram.device).manual_seed(0)
-    start = torch.randn(gram.shape[0], count, generator=generator, device=gram.device, dtype=gram.dtype)
-    subspace = torch.linalg.qr(gram @ start).Q
-    subspace = torch.linalg.qr(gram @ subspace).Q
-    rotated: Tensor = subspace @ eigenvectors(subspace.T @ gram @ subspace)
-    return rotated
-
-
-MOST_KEPT = 2**26
-"""Numbers that exactly solved directions may take."""
-OPERATIONS = 10
-"""Operations of one iteration."""
-_CORNERS = (32, 48, 64, 96, 128, 256)
-
-
-def full_basis(n: int, size: int, blocks: int, update_every: int, known: Rates) -> bool:
-    """Whether a whole eigenbasis pays: it saves the partial basis' products and about two iterations a step."""
-    saved = blocks * size * (512.0 + 4 * n) * update_every
-    return size <= 2 * PARTIAL or known.eigh * float(size) ** 3 <= saved

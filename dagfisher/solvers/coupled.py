@@ -16,16 +16,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import BlockShape, Cost, CoupledProblem, Kind, Solver, gram_blocks
+from .._reading import Asking
+from .base import AskingSolver, BlockShape, Cost, CoupledProblem, Kind, gram_blocks
 from .conjugate import OPERATIONS
 from .dense import left_multiply
-from .descent import calibrate, iterate
+from .descent import calibrate, guide, iterate
 from .rates import rates
-from .spd import eigenvectors, spd_inverse
+from .reductions import typical_gradient, weighted_gram
+from .spd import eigenvectors, inverting
 
 
 @dataclass
-class CoupledConjugate(Solver):
+class CoupledConjugate(AskingSolver):
     """Keeps rows, probabilities, basis and preconditioner: O(n(l + d) + l·d·C) numbers."""
 
     rows: Tensor
@@ -55,27 +57,25 @@ class CoupledConjugate(Solver):
         return Cost(step, n * (units + d) + d * size + units * size * classes)
 
     @classmethod
-    def begin(cls, problem: CoupledProblem) -> tuple[CoupledConjugate, Tensor]:
+    def asking(cls, problem: CoupledProblem) -> Asking[tuple[CoupledConjugate, Tensor]]:
         rows, alpha, classes = problem.parents, problem.damping, problem.classes
-        gram = rows.T @ (problem.weights.mean(1, keepdim=True) * rows)
+        gram = weighted_gram(rows, problem.weights)
         basis = eigenvectors(gram).flip(1)
         if rows.shape[0] < rows.shape[1]:  # the row space has at most n dimensions
             basis = torch.linalg.qr(rows.T).Q
             inside = rows @ basis
-            basis = basis @ eigenvectors(inside.T @ (problem.weights.mean(1, keepdim=True) * inside)).flip(1)
+            basis = basis @ eigenvectors(weighted_gram(inside, problem.weights)).flip(1)
         rows = rows @ basis
         probability = problem.probability.T.reshape(-1, classes, len(rows)).contiguous()
-        inverses = _direction_inverses(rows, probability, problem.shares, alpha)
+        inverses = yield from _direction_inverses(rows, probability, problem.shares, alpha)
         solver = cls(rows, probability, problem.shares, basis.contiguous(), inverses, alpha, 0)
         gradient = problem.gradient
-        length = float(gradient.norm())
-        generator = torch.Generator(device=rows.device).manual_seed(0)
-        guide = gradient @ basis
-        if not float(guide.norm()) > 1e-3 * length > 0:
-            guide = torch.randn(guide.shape, generator=generator, device=rows.device, dtype=rows.dtype)
-            length = float(guide.norm())
-        goal = max(problem.tolerance, torch.finfo(gradient.dtype).eps) * length
-        solver.iterations, _ = calibrate(solver, solver._grouped(guide), goal)
+        inside, length = gradient @ basis, gradient.norm()
+        tells = (inside.norm() > 1e-3 * length) & (length > 0)
+        on, _ = yield from guide(inside, tells, lambda: typical_gradient(rows, len(gradient)))
+        goal = max(problem.tolerance, torch.finfo(gradient.dtype).eps)
+        length = torch.where(tells, length, on.norm())
+        solver.iterations, _ = yield from calibrate(solver, solver._grouped(on), length, goal)
         return solver, solver.solve(gradient)
 
     def _grouped(self, rows: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class CoupledConjugate(Solver):
 
 
 @dataclass
-class CoupledWoodbury(Solver):
+class CoupledWoodbury(AskingSolver):
     """Keeps A⁻¹ and the inverse of I − G A⁻¹ Gᵀ: units × d × d and variables × n × n numbers."""
 
     rows: Tensor
@@ -144,19 +144,19 @@ class CoupledWoodbury(Solver):
         return Cost(prepare / update_every + solve, kept + n * (units + d))
 
     @classmethod
-    def prepare(cls, problem: CoupledProblem) -> CoupledWoodbury:
+    def asking(cls, problem: CoupledProblem) -> Asking[tuple[CoupledWoodbury, Tensor]]:
         rows, shares, classes = problem.parents, problem.shares, problem.classes
-        inverses = spd_inverse(
-            gram_blocks(rows, shares.unsqueeze(1) * problem.probability, problem.damping), jitter=True
-        )
+        singles = gram_blocks(rows, shares.unsqueeze(1) * problem.probability, problem.damping)
+        inverses = yield from inverting(singles, jitter=True)
         probability = problem.probability.T.reshape(-1, classes, len(rows)).contiguous()
         root = shares.sqrt()
         inner = torch.eye(len(rows), dtype=rows.dtype, device=rows.device).repeat(len(probability), 1, 1)
         for unit, inverse in enumerate(inverses):
             weighted = (probability[unit // classes, unit % classes] * root).unsqueeze(1) * rows
             inner[unit // classes].addmm_(weighted @ inverse, weighted.T, alpha=-1)
-        cores = spd_inverse(inner, jitter=True).mul_(root.unsqueeze(1)).mul_(root)
-        return cls(rows, probability, shares, inverses, cores, problem.damping)
+        cores = (yield from inverting(inner, jitter=True)).mul_(root.unsqueeze(1)).mul_(root)
+        solver = cls(rows, probability, shares, inverses, cores, problem.damping)
+        return solver, solver.solve(problem.gradient)
 
     def solve(self, gradient: Tensor) -> Tensor:
         variables, classes, n = self.probability.shape
@@ -187,7 +187,7 @@ _AT_ONCE = 2**20
 """Numbers that a product with the inverses may write before it sums them."""
 
 
-def _direction_inverses(rows: Tensor, probability: Tensor, shares: Tensor, damping: float) -> Tensor:
+def _direction_inverses(rows: Tensor, probability: Tensor, shares: Tensor, damping: float) -> Asking[Tensor]:
     """(αI + Σ_k w_k r_ki² (diag π_k − π_k π_kᵀ))⁻¹ for every variable and direction i, (variables × C × C × m)."""
     weighted = rows.square() * shares.unsqueeze(1)  # (n × m)
     found = []
@@ -197,5 +197,5 @@ def _direction_inverses(rows: Tensor, probability: Tensor, shares: Tensor, dampi
         blocks = -(products @ weighted).T.reshape(-1, classes, classes)
         blocks.diagonal(dim1=1, dim2=2).add_((each @ weighted).T).add_(damping)
         found.append(blocks)
-    inverses = spd_inverse(torch.stack(found).flatten(0, 1), jitter=True)
+    inverses = yield from inverting(torch.stack(found).flatten(0, 1), jitter=True)
     return inverses.reshape(len(found), -1, *inverses.shape[1:]).movedim(1, 3).contiguous()

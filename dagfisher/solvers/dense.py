@@ -8,13 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import BlockShape, Cost, Kind, Problem, Solver
+from .._reading import Asking
+from .base import AskingSolver, BlockShape, Cost, Kind, Problem
 from .rates import rates
-from .spd import spd_inverse
+from .spd import inverting, spd_inverse
 
 
 @dataclass
-class Dense(Solver):
+class Dense(AskingSolver):
     """Keeps (αI + F_j)⁻¹, blocks × d × d numbers."""
 
     inverses: Tensor
@@ -34,8 +35,9 @@ class Dense(Solver):
         return Cost(prepare / update_every + solve, blocks * d**2 + n * d)
 
     @classmethod
-    def prepare(cls, problem: Problem) -> Dense:
-        return cls(spd_inverse(problem.damped_blocks(), jitter=problem.damping > 0))
+    def asking(cls, problem: Problem) -> Asking[tuple[Dense, Tensor]]:
+        solver = cls((yield from inverting(problem.damped_blocks(), jitter=problem.damping > 0)))
+        return solver, solver.solve(problem.gradient)
 
     def solve(self, gradient: Tensor) -> Tensor:
         # The units of a coupled variable are next to each other, and so are their gradients.

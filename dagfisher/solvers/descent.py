@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from .._reading import Asking, reads_freely
 
 
 class Systems(Protocol):
@@ -41,8 +44,13 @@ class Descent:
         """Find the next direction."""
         preconditioned = self.systems.precondition(self.residual)
         size = (self.residual * preconditioned).sum(1, keepdim=True)
-        self._direction = preconditioned.addcmul_(size / self._size.clamp_min_(self._tiny), self._direction)
+        self._direction.mul_(size / self._size.clamp_min_(self._tiny)).add_(preconditioned)
         self._size = size
+
+    def select(self, units: Tensor, systems: Systems) -> None:
+        """Go on with some of the systems."""
+        self.systems, self.solution, self.residual = systems, self.solution[units], self.residual[units]
+        self._direction, self._size = self._direction[units], self._size[units]
 
 
 def iterate(systems: Systems, gradient: Tensor, iterations: int) -> Tensor:
@@ -55,18 +63,41 @@ def iterate(systems: Systems, gradient: Tensor, iterations: int) -> Tensor:
     return descent.solution
 
 
-def calibrate(systems: Systems, gradient: Tensor, goal: float) -> tuple[int, Tensor]:
-    """How many iterations bring the residual below the goal, and the solution they give; reads from the device."""
+AHEAD = 8
+"""Iterations on an accelerator before the host looks how far they came; then twice as many, and so on."""
+
+
+def calibrate(systems: Systems, gradient: Tensor, length: Tensor, goal: float) -> Asking[tuple[int, Tensor]]:
+    """How many iterations bring the residual, over `length`, below the goal, and a solution that is as good."""
     descent = Descent(systems, gradient)
-    best, best_at = float("inf"), 0
+    freely = reads_freely(gradient.device)
+    best, best_at, count, ahead = float("inf"), 0, 0, 1 if freely else AHEAD
+    length = length.clamp_min(torch.finfo(length.dtype).tiny)
     # A residual may grow for many iterations before it falls; without rounding it is zero after this many.
     patience = gradient.shape[1] + 8
-    for count in range(1, 10 * patience):
-        descent.descend()
-        size = float(descent.residual.norm())
-        if size <= goal or count >= best_at + patience:
-            break
-        if size < best:
-            best, best_at = size, count
-        descent.turn()
-    return count, descent.solution
+    while True:
+        sizes = []
+        for i in range(ahead):
+            if count + i > 0:
+                descent.turn()
+            descent.descend()
+            sizes.append(descent.residual.norm() / length)
+        for size in (yield torch.stack(sizes)):
+            count += 1
+            if size <= goal or count >= min(best_at, 9 * patience) + patience:
+                return count, descent.solution
+            if size < best:
+                best, best_at = size, count
+        ahead *= 1 if freely else 2
+
+
+def guide(gradient: Tensor, tells: Tensor, typical: Callable[[], Tensor]) -> Asking[tuple[Tensor, bool]]:
+    """What to calibrate on: the gradient, or a `typical` one where the gradient `tells` nothing.
+
+    Returns:
+        It, and whether the host knows that it is the gradient, so that its solution is the gradient's.
+    """
+    if not reads_freely(gradient.device):
+        return torch.where(tells, gradient, typical()), False
+    (told,) = yield tells
+    return (gradient, True) if told else (typical(), False)

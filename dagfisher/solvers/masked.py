@@ -13,15 +13,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import BlockShape, Cost, Kind, MaskedProblem, Solver, gram_blocks, masked_blocks
-from .conjugate import DROP_SHARE, OPERATIONS, drop_rows, full_basis, leading_directions, typical_gradient
-from .descent import calibrate, iterate
+from .._reading import Asking
+from .base import AskingSolver, BlockShape, Cost, Kind, MaskedProblem, gram_blocks, masked_blocks
+from .conjugate import OPERATIONS
+from .descent import calibrate, guide, iterate
 from .rates import rates
+from .reductions import DROP_SHARE, drop_rows, full_basis, leading_directions, typical_gradient, weighted_gram
 from .spd import eigenvectors
 
 
 @dataclass
-class MaskedConjugate(Solver):
+class MaskedConjugate(AskingSolver):
     """Keeps rows, weights, mask and preconditioner: O(n(l + d) + l·d + d²) numbers."""
 
     rows: Tensor
@@ -53,10 +55,10 @@ class MaskedConjugate(Solver):
         return Cost(prepare / update_every + 6 * iteration, n * (units + d) + 3 * units * d + d * d)
 
     @classmethod
-    def begin(cls, problem: MaskedProblem) -> tuple[MaskedConjugate, Tensor]:
+    def asking(cls, problem: MaskedProblem) -> Asking[tuple[MaskedConjugate, Tensor]]:
         rows, weights = drop_rows(problem)
         alpha, d = problem.damping, rows.shape[1]
-        gram = rows.T @ (weights.mean(1, keepdim=True) * rows)
+        gram = weighted_gram(rows, weights)
         if full_basis(len(rows), d, problem.blocks, problem.update_every, rates(rows.device)):
             directions = eigenvectors(gram).flip(1)
             diagonal = weights.T @ (rows @ directions).square()
@@ -65,17 +67,16 @@ class MaskedConjugate(Solver):
             directions = leading_directions(gram)
             diagonal = weights.T @ (rows @ directions).square()
             total = weights.T @ rows.square().sum(1, keepdim=True)
-            rest = (total - diagonal.sum(1, keepdim=True)).clamp_min_(0) / (d - directions.shape[1])
+            rest = (total - diagonal.sum(1, keepdim=True)).clamp_min_(0) / max(d - directions.shape[1], 1)
             remainder = (rest + alpha).reciprocal_()
         diagonal = diagonal.add_(alpha).reciprocal_() - remainder
         solver = cls(rows, weights.T.contiguous(), problem.mask, directions.contiguous(), diagonal, remainder, alpha, 0)
         gradient = problem.gradient
-        length = float(gradient.norm())
-        guide = gradient if length > 0 else typical_gradient(rows, len(gradient)) * problem.mask
-        rounding = torch.finfo(gradient.dtype).eps
-        goal = max((1 - DROP_SHARE) * problem.tolerance, rounding) * (length or float(guide.norm()))
-        solver.iterations, solution = calibrate(solver, guide, goal)
-        return solver, solution if length > 0 else solver.solve(gradient)
+        tells = gradient.norm() > 0
+        on, own = yield from guide(gradient, tells, lambda: typical_gradient(rows, len(gradient)) * problem.mask)
+        goal = max((1 - DROP_SHARE) * problem.tolerance, torch.finfo(gradient.dtype).eps)
+        solver.iterations, solution = yield from calibrate(solver, on, on.norm(), goal)
+        return solver, solution if own else solver.solve(gradient)
 
     def solve(self, gradient: Tensor) -> Tensor:
         return iterate(self, gradient, self.iterations)

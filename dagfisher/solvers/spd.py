@@ -5,28 +5,48 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._reading import Asking, answered, reads_freely
 from ..errors import SingularBlockError
 
 
 def spd_inverse(matrices: Tensor, *, jitter: bool) -> Tensor:
-    """The inverses of a batch (b × s × s) of symmetric positive definite matrices.
+    """The inverses of a batch (b × s × s) of symmetric positive definite matrices; it may wait for the device.
 
     A matrix whose factorisation fails is tried again: with a small multiple of its trace on the diagonal (if
     `jitter`), then in float64; the others are not touched. What still fails raises `SingularBlockError`.
     """
+    return answered(inverting(matrices, jitter=jitter))
+
+
+def inverting(matrices: Tensor, *, jitter: bool) -> Asking[Tensor]:
+    """As `spd_inverse`; asks whether a factorisation failed."""
+    factor, failed = factored(matrices, jitter=jitter)
+    (any_failed,) = yield failed.any()
+    return torch.cholesky_inverse(repaired(factor, failed, matrices, jitter=jitter) if any_failed else factor)
+
+
+def factored(matrices: Tensor, *, jitter: bool) -> tuple[Tensor, Tensor]:
+    """The Cholesky factors of a batch of matrices, and which of them failed; never waits for the device."""
     factor, info = torch.linalg.cholesky_ex(matrices)
-    failed = (info != 0) | _degenerate(factor, matrices.dtype, jitter)
-    if bool(failed.any()):
-        factor[failed] = _retry(matrices[failed], jitter)
-    return torch.cholesky_inverse(factor)
+    return factor, (info != 0) | _degenerate(factor, matrices.dtype, jitter)
+
+
+def repaired(factor: Tensor, failed: Tensor, matrices: Tensor, *, jitter: bool) -> Tensor:
+    """The factors, with those that failed made again more carefully; what cannot be raises `SingularBlockError`."""
+    factor[failed] = _retry(matrices[failed], jitter)
+    return factor
 
 
 def eigenvectors(gram: Tensor) -> Tensor:
     """The eigenvectors of a symmetric positive semidefinite matrix as columns, by ascending eigenvalue.
 
     Where most of the spectrum is rounding, with denormal numbers among the entries, LAPACK may not converge in float32,
-    or give NaN without a word; then float64 does.
+    or give NaN without a word; then float64 does. On an accelerator, where eigenproblems are slow and make the host
+    wait, two orthogonal iterations give an orthonormal basis that is close.
     """
+    if not reads_freely(gram.device):
+        basis: Tensor = torch.linalg.qr(gram @ torch.linalg.qr(gram).Q).Q
+        return basis.flip(1)
     try:
         vectors: Tensor = torch.linalg.eigh(gram).eigenvectors
         converged = bool(vectors.isfinite().all())

@@ -8,14 +8,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import BlockShape, Cost, Kind, RowProblem, Solver, gram_blocks, masked_blocks
+from .._reading import Asking
+from .base import AskingSolver, BlockShape, Cost, Kind, RowProblem, gram_blocks, masked_blocks
 from .dense import left_multiply
 from .rates import rates
-from .spd import spd_inverse
+from .spd import inverting
 
 
 @dataclass
-class Woodbury(Solver):
+class Woodbury(AskingSolver):
     """Keeps W_j = Q_j^½ (αI + Q_j^½ U Uᵀ Q_j^½)⁻¹ Q_j^½, blocks × n × n numbers; no division by q anywhere."""
 
     parents: Tensor
@@ -39,15 +40,16 @@ class Woodbury(Solver):
         return Cost(prepare / update_every + solve, blocks * n**2 + n * (d + blocks))
 
     @classmethod
-    def prepare(cls, problem: RowProblem) -> Woodbury:
+    def asking(cls, problem: RowProblem) -> Asking[tuple[Woodbury, Tensor]]:
         root = problem.weights.T.sqrt()
         parents, mask = problem.parents, getattr(problem, "mask", None)
         gram = parents @ parents.T if mask is None else _masked_grams(parents, mask)
         inner = root.unsqueeze(2) * gram * root.unsqueeze(1)
         inner.diagonal(dim1=1, dim2=2).add_(problem.damping)
-        cores = spd_inverse(inner, jitter=True)
+        cores = yield from inverting(inner, jitter=True)
         cores.mul_(root.unsqueeze(2)).mul_(root.unsqueeze(1))
-        return cls(parents, problem.weights, cores, problem.damping, mask)
+        solver = cls(parents, problem.weights, cores, problem.damping, mask)
+        return solver, solver.solve(problem.gradient)
 
     def solve(self, gradient: Tensor) -> Tensor:
         seen = left_multiply(gradient @ self.parents.T, self.cores)

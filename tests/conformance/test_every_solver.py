@@ -19,6 +19,13 @@ def test_it_keeps_the_contract(solver: type[Solver], seed: int) -> None:
     check_solver(solver, seed=seed)
 
 
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
+@pytest.mark.parametrize("seed", range(3))
+def test_it_keeps_the_contract_where_questions_make_the_host_wait(solver: type[Solver], seed: int) -> None:
+    check_solver(solver, seed=seed)
+
+
 @dataclass
 class Halved(Dense):
     """Half of the solution."""
@@ -44,8 +51,9 @@ class Greedy(Dense):
     name: ClassVar[str] = "greedy"
 
     @classmethod
-    def prepare(cls, problem: Any) -> Greedy:
-        return cls(Dense.prepare(problem).inverses, {"a": "dict"})
+    def begin(cls, problem: Any) -> tuple[Greedy, Tensor]:
+        made, solution = Dense.begin(problem)
+        return cls(made.inverses, {"a": "dict"}), solution
 
 
 @dataclass

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from reference import PARENTS, blocks_of, random_parents
 from torch import Tensor
 
-from dagfisher.errors import NonFiniteError, SampleWeightError, SingularBlockError
+from dagfisher._reading import answered
+from dagfisher.errors import NonFiniteError, SampleWeightError, SettingError
 from dagfisher.fisher import MEMORY_LIMIT, Columns, Grams, LayerFisher, Rows, choose_solver
 from dagfisher.fisher.rows import merge_rows
 from dagfisher.fisher.segments import RowSegment
@@ -30,8 +31,8 @@ def some_rows(n: int, parents: int, units: int, seed: int, weights: Tensor | Non
 
 def blocks(rows: Rows, *, weight: bool = True, bias: bool = True) -> Tensor:
     """The blocks of the one group of units, built from its segment by a loop over samples."""
-    rows.require_sound()
-    (segment,) = rows.segments(rows.fisher_weights[0].shape[1:], Columns(weight, bias))
+    answered(rows.require_sound())
+    (segment,) = answered(rows.segments(rows.fisher_weights[0].shape[1:], Columns(weight, bias)))
     return torch.from_numpy(blocks_of(segment.parents, segment.weights, 0.0))
 
 
@@ -52,7 +53,7 @@ def test_merging_equal_rows_changes_no_block(
     some = random_parents(kind, distinct, d, generator(seed)).to(dtype)
     rows = some.repeat(copies, 1)[torch.randperm(distinct * copies, generator=generator(seed))]
     weights = [torch.rand(len(rows), units, generator=generator(seed), dtype=dtype) for units in (3, 1)]
-    merged, sums = merge_rows(rows, weights)
+    merged, sums = answered(merge_rows(rows, weights))
     assert len(merged) == len(merged.unique(dim=0))
     assert {tuple(r) for r in merged.tolist()} == {tuple(r) for r in rows.tolist()}
     for q, sum_ in zip(weights, sums, strict=True):
@@ -65,14 +66,14 @@ def test_merging_equal_rows_changes_no_block(
 def test_repeated_inputs_count_once() -> None:
     """Each of 32 inputs repeated 10 times, as in a wake phase: 32 rows, not 320."""
     for parents in (torch.rand(32, 50, generator=generator(0)), random_parents("0,1", 32, 50, generator(0)).float()):
-        merged, (sums,) = merge_rows(parents.repeat_interleave(10, 0), [torch.full((320, 4), 1 / 320)])
+        merged, (sums,) = answered(merge_rows(parents.repeat_interleave(10, 0), [torch.full((320, 4), 1 / 320)]))
         assert merged.shape == (32, 50)
         torch.testing.assert_close(sums, torch.full((32, 4), 1 / 32))
 
 
 def test_distinct_rows_stay_as_they_are() -> None:
     rows, q = torch.randn(20, 6, generator=generator(1)), torch.rand(20, 2, generator=generator(2))
-    merged, (sums,) = merge_rows(rows, [q])
+    merged, (sums,) = answered(merge_rows(rows, [q]))
     assert torch.equal(merged, rows)
     assert torch.equal(sums, q)
 
@@ -80,12 +81,12 @@ def test_distinct_rows_stay_as_they_are() -> None:
 def test_rows_that_differ_by_little_are_not_merged() -> None:
     rows = torch.ones(2, 40, dtype=F64)
     rows[1, 7] += 1e-15
-    merged, _ = merge_rows(rows, [torch.tensor([[0.25], [0.5]], dtype=F64)])
+    merged, _ = answered(merge_rows(rows, [torch.tensor([[0.25], [0.5]], dtype=F64)]))
     assert len(merged) == 2
 
 
 def test_a_layer_whose_only_parent_is_the_constant_has_one_row() -> None:
-    merged, (sums,) = merge_rows(torch.ones(7, 1), [torch.full((7, 3), 0.5)])
+    merged, (sums,) = answered(merge_rows(torch.ones(7, 1), [torch.full((7, 3), 0.5)]))
     assert merged.tolist() == [[1.0]]
     assert sums.tolist() == [[3.5] * 3]
 
@@ -106,7 +107,7 @@ def test_several_passes_are_one_pass_over_all_their_samples(sizes: list[int], se
     )
     torch.testing.assert_close(blocks(Rows.joined(passes)), blocks(whole), rtol=1e-13, atol=1e-14)
     grams = Grams.joined([r.to_grams((2,)) for r in passes])
-    built = torch.cat([segment.blocks for segment in grams.segments((2,), Columns(True, True))])
+    built = torch.cat([segment.blocks for segment in answered(grams.segments((2,), Columns(True, True)))])
     torch.testing.assert_close(built, blocks(whole), rtol=1e-13, atol=1e-14)
 
 
@@ -199,9 +200,8 @@ def one_layer(solver: str, damping: float = 0.3) -> tuple[LayerFisher, Tensor, l
     weights = (torch.rand(9, 3, generator=generator(1), dtype=F64), torch.rand(9, 1, generator=generator(2), dtype=F64))
     gradient = torch.randn(5, 4, generator=generator(3), dtype=F64)
     segments = [RowSegment(parents, q, units) for q, units in zip(weights, (3, 2), strict=True)]
-    fisher, solved = LayerFisher.begin(
-        segments, gradient, damping=damping, solver=solver, tolerance=1e-14, update_every=5
-    )
+    settings = {"damping": damping, "solver": solver, "tolerance": 1e-14, "update_every": 5}
+    fisher, solved = answered(LayerFisher.preparing(segments, gradient, **settings))
     return fisher, solved, segments, gradient
 
 
@@ -230,5 +230,5 @@ def test_parents_that_two_groups_share_are_counted_once() -> None:
 
 @pytest.mark.parametrize("solver", ["woodbury", "conjugate"])
 def test_solvers_that_need_damping_refuse_to_go_without(solver: str) -> None:
-    with pytest.raises(SingularBlockError, match=solver):
+    with pytest.raises(SettingError, match=solver):
         one_layer(solver, damping=0.0)

@@ -15,9 +15,10 @@ from by_hand import Net, array, assert_step, backward, blocks, data, natural, op
 from torch import Tensor
 
 from dagfisher import DAGNaturalGradient
-from dagfisher.errors import DagFisherWarning, SingularBlockError
+from dagfisher.errors import DagFisherWarning, SettingError, SingularBlockError
 from dagfisher.fisher import LayerFisher
-from dagfisher.optim.layer import MOST_KEPT, RETRIES
+from dagfisher.optim.layer import MOST_KEPT
+from dagfisher.optim.refresh import RETRIES
 
 X = data(6, 4)
 LR = 0.01
@@ -31,17 +32,17 @@ def built(net: Net, **settings: Any) -> DAGNaturalGradient:
 def failing(attempts: int = 10**6) -> Iterator[dict[int, list[float]]]:
     """So many first attempts to invert the blocks of a layer fail; gives the dampings tried, by the layer's units."""
     tried: dict[int, list[float]] = {3: [], 2: []}
-    begin = LayerFisher.begin
+    preparing = LayerFisher.preparing
 
     def refuse(segments: Any, gradient: Tensor, **given: Any) -> Any:
         mine = tried[len(gradient)]
         mine.append(given["damping"])
         if len(mine) <= attempts:
             raise SingularBlockError("its blocks cannot be inverted.")
-        return begin(segments, gradient, **given)
+        return preparing(segments, gradient, **given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LayerFisher, "begin", refuse)
+        patch.setattr(LayerFisher, "preparing", refuse)
         yield tried
 
 
@@ -54,24 +55,43 @@ def shown(opt: DAGNaturalGradient, name: str) -> list[Any]:
     return [layer[name] for layer in opt.diagnostics()["layers"].values()]
 
 
-UNDAMPED: dict[str, tuple[dict[str, Any], str]] = {
-    "a singular block": ({"damping": 0.0}, "condition number.*raise the damping"),
-    "an undamped woodbury": ({"damping": 0.0, "solver": "woodbury"}, "set damping.*solver='dense'"),
-    "an undamped conjugate": ({"damping": 0.0, "solver": "conjugate"}, "set damping.*solver='dense'"),
+SINGULAR = {"damping": 0.0}, SingularBlockError, "condition number.*raise the damping"
+UNDAMPED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    solver: ({"damping": 0.0, "solver": solver}, SettingError, f"the {solver} solver needs damping.*solver='dense'")
+    for solver in ("woodbury", "conjugate")
 }
+"""Settings that no solver can work with, the error, and what it says."""
 
 
-@pytest.mark.parametrize(("bad", "words"), UNDAMPED.values(), ids=UNDAMPED.keys())
+@pytest.mark.parametrize("trained", [0, 2])
+@pytest.mark.parametrize(("bad", "error", "words"), UNDAMPED.values(), ids=UNDAMPED.keys())
+def test_a_damping_that_the_solver_cannot_do_without_is_no_failed_refresh(
+    bad: dict[str, Any], error: type[Exception], words: str, trained: int
+) -> None:
+    net, twin = Net(), Net()
+    for each in (net, twin):
+        opt = built(each)
+        for seed in range(trained):
+            step(each, opt, seed)
+    opt.param_groups[0].update(bad)
+    backward(twin, opt, data(6, 4))
+    with pytest.raises(error, match=rf"layer 'encoder\.0': {words}"):
+        opt.step()
+    assert same(net, twin)
+    assert shown(opt, "failures") == [0, 0]
+
+
+@pytest.mark.parametrize(("bad", "error", "words"), [SINGULAR, *UNDAMPED.values()], ids=["singular", *UNDAMPED])
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"betas": (0.9, 0.99)}], ids=["", "momentum", "adam"])
 def test_the_first_failure_of_all_raises_moves_nothing_and_leaves_no_trace(
-    bad: dict[str, Any], words: str, settings: dict[str, Any]
+    bad: dict[str, Any], error: type[Exception], words: str, settings: dict[str, Any]
 ) -> None:
     net, twin = Net(), Net()
     opt, other = built(net, **settings), built(twin, **settings)
     before = {name: opt.param_groups[0][name] for name in bad}
     opt.param_groups[0].update(bad)
     backward(net, opt, data(2, 4))  # fewer samples than parents
-    with pytest.raises(SingularBlockError, match=rf"layer 'encoder\.0': .*{words}"):
+    with pytest.raises(error, match=rf"layer 'encoder\.0': .*{words}"):
         opt.step()
     assert same(net, twin)
     assert shown(opt, "failures") == [0, 0]
@@ -171,19 +191,19 @@ def test_only_the_layer_that_failed_keeps_its_fisher() -> None:
     opt = built(net)
     step(net, opt, 0)
     old = opt.fisher_blocks(net.head.weight)
-    begin = LayerFisher.begin
+    preparing = LayerFisher.preparing
 
     def refuse(segments: Any, gradient: Tensor, **given: Any) -> Any:
         if len(gradient) == 2:  # the head
             raise SingularBlockError("its blocks cannot be inverted.")
-        return begin(segments, gradient, **given)
+        return preparing(segments, gradient, **given)
 
     backward(net, opt, x)
     expected = natural(net.encoder[0], x, 0.1)
     fisher = array(1.1 * old) - 0.1 * array(torch.eye(4))
     expected |= natural(net.head, x[:, :3], 0.1, fisher=fisher)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LayerFisher, "begin", refuse)
+        patch.setattr(LayerFisher, "preparing", refuse)
         with pytest.warns(DagFisherWarning, match="layer 'head'"):
             assert_step(opt, scaled(LR, expected))
     assert shown(opt, "refreshed") == [1, 0]

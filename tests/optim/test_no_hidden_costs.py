@@ -5,6 +5,7 @@ import gc
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -13,57 +14,12 @@ import torch
 from by_hand import SOLVERS, Net, backward, data, declared, live_tensors, optimizer, same
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from waiting import HostWaits, NoWaiting, waits
 
 import dagfisher
 from dagfisher import DAGNaturalGradient
+from dagfisher.errors import NonFiniteError
 from dagfisher.optim.settings import DEFAULTS
-
-WAITS = (
-    "_local_scalar_dense",
-    "item",
-    "is_nonzero",
-    "nonzero",
-    "nonzero_numpy",
-    "argwhere",
-    "masked_select",
-    "equal",
-    "allclose",
-    "_unique",
-    "_unique2",
-    "unique_dim",
-    "unique_consecutive",
-    "unique_dim_consecutive",
-    "bincount",
-    "_linalg_check_errors",
-)
-"""Operations whose result, or the shape of it, the host must wait for on an accelerator."""
-
-
-class HostWaits(AssertionError):
-    """An operation made the host wait for the device."""
-
-
-class NoWaiting(TorchDispatchMode):
-    """Raises on any operation that makes the host wait for the device."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = func.overloadpacket.__name__
-        masks = name in ("index", "index_put", "index_put_", "_index_put_impl_") and any(
-            isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1]
-        )
-        moves = (
-            name in ("_to_copy", "copy_", "to")
-            and len({torch.device(d).type for d in (kwargs.get("device"), *devices(args)) if d is not None}) > 1
-        )
-        if name in WAITS or masks or moves:
-            raise HostWaits(str(func))
-        return func(*args, **kwargs)
-
-
-def devices(args: tuple[Any, ...]) -> list[torch.device]:
-    return [a.device for a in args if isinstance(a, Tensor)]
-
 
 MASK = torch.tensor([True, False, True])
 WAITING: dict[str, Callable[[Tensor], Any]] = {
@@ -137,8 +93,9 @@ def test_a_step_that_reuses_makes_no_host_wait(solver: str, settings: dict[str, 
     if solver == "diagonal":  # its refresh has nothing to find out
         return
     backward(net, opt, x)
-    with pytest.raises(HostWaits), NoWaiting():
+    with waits() as found, suppress(NonFiniteError):  # some of these have run away by now
         opt.step()
+    assert found
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
