@@ -181,3 +181,16 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     """Whether all parameters are equal bit for bit."""
     pairs = zip(one.parameters(), other.parameters(), strict=True)
     return all(torch.equal(p, q) for p, q in pairs)
+
+
+def fisher_of(net: Net, x: Tensor) -> dict[nn.Linear, Array]:
+    """F_j of both layers by these samples, at the parameters of now."""
+    found = {}
+    for layer, parents in ((net.encoder[0], array(x)), (net.head, logistic(affine(net.encoder[0], x)))):
+        found[layer] = blocks(parents_of(layer, parents, ["weight", "bias"]), bernoulli_information(layer, parents))
+    return found
+
+
+def shown(opt: DAGNaturalGradient, name: str) -> list[Any]:
+    """What `diagnostics` says of each layer."""
+    return [layer[name] for layer in opt.diagnostics()["layers"].values()]

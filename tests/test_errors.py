@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import dagfisher
-from dagfisher import DAGNaturalGradient, observe, sample_weights
+from dagfisher import DAGNaturalGradient, _reading, observe, sample_weights
 from dagfisher.errors import (
     DagFisherError,
     DeclarationError,
@@ -23,7 +23,6 @@ from dagfisher.errors import (
     SettingError,
     ShapeError,
 )
-from dagfisher.optim import guards
 
 X = data(6, 4)
 ENCODER, HEAD = r"layer 'encoder\.0'", "layer 'head'"
@@ -205,7 +204,7 @@ def test_the_diagonal_without_damping_names_the_layer_whose_parent_is_always_zer
 
 @pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"betas": (0.9, 0.99)}, {"weight_decay": 0.1, "l1": 0.1}])
 def test_an_accelerator_moves_nothing_on_a_bad_step(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "_reads_freely", lambda device: False)
+    monkeypatch.setattr(_reading, "READ_FREELY", frozenset())
     net = Net()
     opt = optimizer(net.parameters(), lr=0.01, update_every=9, **settings)
     for value, moved in ((1.0, True), (math.nan, False), (-math.inf, False), (1.0, True)):
@@ -215,7 +214,7 @@ def test_an_accelerator_moves_nothing_on_a_bad_step(settings: dict[str, Any], mo
 
 
 def test_an_accelerator_says_at_the_next_refresh_that_it_skipped_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "_reads_freely", lambda device: False)
+    monkeypatch.setattr(_reading, "READ_FREELY", frozenset())
     net, twin = Net(), Net()
     opt, other = (optimizer(n.parameters(), lr=0.01, update_every=3) for n in (net, twin))
     for n, o in ((net, opt), (twin, other)):

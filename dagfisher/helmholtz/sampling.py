@@ -154,20 +154,6 @@ def joint(machine: Networks, x: Tensor, hidden: list[Tensor], samples: int) -> t
     return generative, log_p
 
 
-def log_recognition(machine: Networks, x: Tensor, hidden: list[Tensor]) -> Tensor:
-    """log q(h|x), (S, B), of S samples for each of B rows of x; no Fisher captures."""
-    batch = x.shape[0]
-    log_q = torch.zeros((), dtype=x.dtype, device=x.device)
-    with no_capture():
-        for i, (layer, below, child) in enumerate(
-            zip(machine.recognition_layers(), [x, *hidden[:-1]], hidden, strict=True)
-        ):
-            predictor = machine.up(i, below, child)
-            predictor = predictor.reshape(-1, batch, predictor.shape[-1])
-            log_q = log_q + layer.family.log_prob(child.reshape(-1, batch, child.shape[-1]), predictor).sum(-1)
-    return log_q
-
-
 def hidden_layers(machine: Networks) -> list[StochasticLayer]:
     """The layers that give hidden samples their probability: generative layers above the bottom, then the prior."""
     return [*machine.generative_layers()[1:], machine.prior]

@@ -127,11 +127,9 @@ class TrainedLayer(LayerMatrix):
             raise SettingError(f"update_every gave {value!r} at step {step}; it must be at least 1.")
         return number
 
-    def gradient(self) -> Tensor | None:
-        found = super().gradient()
-        if found is not None or self.fisher is not None:
-            return found
-        if any(p is not None for p in self._trained()) and not self.recorder.any():
+    def require_used(self) -> None:
+        """Raise if the layer has no gradient, and never had a part in a loss."""
+        if self.fisher is None and any(p is not None for p in self._trained()) and not self.recorder.any():
             how = "run only in eval() or without gradients" if self.recorder.ran else "never run"
             if self._parameter is not None:
                 how = "been part of no loss"
@@ -139,7 +137,6 @@ class TrainedLayer(LayerMatrix):
                 f"layer {self.name} has {how} since this optimizer was built, and has no gradient; use it in "
                 f"the loss, freeze its parameters, or leave them out of the optimizer."
             )
-        return found
 
     def columns(self) -> Columns:
         """What of the rows of parents is trained."""

@@ -366,16 +366,14 @@ class DAGNaturalGradient(ShownOptimizer):
         self, late: set[int] | frozenset[int] = frozenset()
     ) -> tuple[list[Natural], dict[TrainedLayer, Refreshed]]:
         """The solved gradients of the layers that have one, and fresh inverse Fishers."""
-        gradients: dict[TrainedLayer, Tensor] = {}
-        for layer in self._layers:
-            if late and late.intersection(map(id, layer.parameters)):
-                continue
-            gradient = layer.gradient()
-            if gradient is not None:
-                gradients[layer] = gradient
+        layers = [each for each in self._layers if not late or not late.intersection(map(id, each.parameters))]
+        gradients = {layer: g for layer in layers if (g := layer.gradient()) is not None}
         due = [layer for layer in gradients if layer.due(self._step)]
         with blaming(self.param_groups, self._layers, self._names):
             refreshed = refresh(due, [gradients[layer] for layer in due], self._step, self._processes.group)
+        for layer in layers:
+            if layer not in gradients:
+                layer.require_used()
         fresh = dict(zip(due, refreshed, strict=True))
         found = []
         for layer, gradient in gradients.items():

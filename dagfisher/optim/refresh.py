@@ -32,7 +32,6 @@ from ..parameter import ParameterDeclaration
 from .damping import LARGEST, adapted, first_damping, predictions
 from .distributed import share_rows
 from .layer import MOST_KEPT, Refreshed, TrainedLayer, number_of
-from .matrix import LayerMatrix
 from .settings import AUTO, USUAL, chosen
 
 RETRIES = (1.0, 10.0, 100.0)
@@ -138,7 +137,7 @@ def blocks(layer: TrainedLayer, step: int, process_group: dist.ProcessGroup | No
             f"mode, with gradients enabled, after the optimizer was built, and then ask for its blocks."
         )
     problems = cut([layer], gather([layer], step, process_group))
-    ((damping, _),) = damp([layer], problems, [LayerMatrix.gradient(layer)], step)
+    ((damping, _),) = damp([layer], problems, [layer.gradient()], step)
     return damped_blocks(problems[0].segments, damping)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,17 +14,13 @@ import torch
 from by_hand import (
     Array,
     Net,
-    affine,
     array,
     assert_step,
     backward,
-    bernoulli_information,
-    blocks,
     data,
-    logistic,
-    parents_of,
-    same,
+    fisher_of,
     scaled,
+    shown,
     solve,
 )
 from by_hand import optimizer as by_hand_optimizer
@@ -37,8 +32,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import dagfisher
 from dagfisher import DAGNaturalGradient
 from dagfisher._reading import answered
-from dagfisher.fisher import Columns, Rows, statistics
-from dagfisher.fisher.segments import CoupledSegment, GramSegment, RowSegment, Segment
+from dagfisher.fisher import statistics
+from dagfisher.fisher.segments import GramSegment
 from dagfisher.optim.damping import LARGEST, LEAST, MOST, START, adapted, first_damping
 
 F64 = torch.float64
@@ -50,24 +45,12 @@ def built(parameters: Any, **settings: Any) -> DAGNaturalGradient:
     return by_hand_optimizer(parameters, **{"lr": LR, "damping": "auto", **settings})
 
 
-def shown(opt: DAGNaturalGradient, name: str) -> list[Any]:
-    return [layer[name] for layer in opt.diagnostics()["layers"].values()]
-
-
 def by_rule(damping: float, ratio: float) -> float:
     """α times the ratio, changed by no more than a factor, within bounds."""
     return float(np.clip(damping * np.clip(ratio, 1 / MOST, MOST), LEAST, LARGEST))
 
 
 # The rule, written out
-
-
-def fisher_of(net: Net, x: Tensor) -> dict[nn.Linear, Array]:
-    """F_j of both layers by these samples, at the parameters of now."""
-    found = {}
-    for layer, parents in ((net.encoder[0], array(x)), (net.head, logistic(affine(net.encoder[0], x)))):
-        found[layer] = blocks(parents_of(layer, parents, ["weight", "bias"]), bernoulli_information(layer, parents))
-    return found
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -168,85 +151,6 @@ def test_a_mean_that_overflows_or_is_larger_than_all_bounds_is_not_used() -> Non
     assert answered(first_damping([segment(huge, 3)])) == LARGEST
     assert answered(first_damping([segment(huge.float(), 3)])) == START
     assert answered(first_damping([segment(huge, 0)])) == START
-
-
-# Curvature and trace of the statistics
-
-
-def random_segments() -> dict[str, tuple[Segment, Array]]:
-    """Statistics of each kind, and their blocks, one for each unit or variable, by sums over samples."""
-    draws = torch.Generator().manual_seed(0)
-    u = torch.randn(7, 4, generator=draws, dtype=F64)
-    q = torch.rand(7, 3, generator=draws, dtype=F64) / 7
-    mask = torch.tensor([[1, 1, 0, 1], [1, 0, 0, 1], [1, 1, 1, 1]], dtype=torch.bool)
-    squares = [np.outer(row, row) for row in u.numpy()]
-    own = np.stack([sum(q[k, j].item() * squares[k] for k in range(7)) for j in range(3)])
-    shared = np.stack([sum(q[k, 0].item() * squares[k] for k in range(7))] * 3)
-    outer = np.stack([np.outer(m, m) for m in mask.double().numpy()])
-    pi = torch.softmax(torch.randn(7, 2, 3, generator=draws, dtype=F64), 2)
-    share = torch.rand(7, generator=draws, dtype=F64)
-    share /= share.sum()
-    coupled = []
-    for v in range(2):
-        p = pi[:, v].numpy()
-        parts = [share[k].item() * np.kron(np.diag(p[k]) - np.outer(p[k], p[k]), squares[k]) for k in range(7)]
-        coupled.append(sum(parts))
-    return {
-        "rows": (RowSegment(u, q, 3), own),
-        "rows, one block": (RowSegment(u, q[:, :1], 3), shared),
-        "rows, masked": (RowSegment(u, q, 3, mask), own * outer),
-        "rows, masked, one block": (RowSegment(u, q[:, :1], 3, mask), shared * outer),
-        "grams": (GramSegment(torch.from_numpy(own), 3), own),
-        "grams, one block": (GramSegment(torch.from_numpy(shared[:1]), 3), shared),
-        "grams, masked": (GramSegment(torch.from_numpy(own), 3, mask), own * outer),
-        "grams, masked, one block": (GramSegment(torch.from_numpy(shared[:1]), 3, mask), shared * outer),
-        "coupled": (CoupledSegment(u, pi.reshape(7, 6), share, 3), np.stack(coupled)),
-    }
-
-
-SEGMENTS = random_segments()
-UNMASKED = [name for name in SEGMENTS if "masked" not in name]
-
-
-@pytest.mark.parametrize("name", SEGMENTS)
-def test_the_curvature_along_vectors_is_that_of_the_blocks(name: str) -> None:
-    """Vectors are zero where a mask allows nothing, as solutions are."""
-    found, dense = SEGMENTS[name]
-    vectors = torch.randn(found.units, 4, generator=torch.Generator().manual_seed(1), dtype=F64)
-    mask = getattr(found, "mask", None)
-    if mask is not None:
-        vectors = vectors * mask
-    kept = vectors.clone()
-    rows = vectors.reshape(len(dense), -1).numpy()
-    wanted = sum(float(v @ f @ v) for v, f in zip(rows, dense, strict=True))
-    assert float(found.curvature(vectors)) == pytest.approx(wanted, rel=1e-12)
-    assert torch.equal(vectors, kept)
-
-
-@pytest.mark.parametrize("name", UNMASKED)
-def test_the_trace_is_that_of_the_blocks(name: str) -> None:
-    found, dense = SEGMENTS[name]
-    assert float(found.trace()) == pytest.approx(sum(np.trace(f) for f in dense), rel=1e-12)
-
-
-@pytest.mark.parametrize("name", [name for name in SEGMENTS if name not in UNMASKED])
-def test_the_trace_of_masked_blocks_is_that_of_what_the_mask_allows(name: str) -> None:
-    found, dense = SEGMENTS[name]
-    assert float(found.trace()) == pytest.approx(sum(np.trace(f) for f in dense), rel=1e-12)
-
-
-@pytest.mark.parametrize("columns", [Columns(True, True), Columns(True, False), Columns(False, True)], ids=str)
-@pytest.mark.parametrize("shared", [False, True])
-def test_rows_and_their_gram_matrices_say_the_same(columns: Columns, shared: bool) -> None:
-    draws = torch.Generator().manual_seed(0)
-    q = torch.rand(8, 1 if shared else 3, generator=draws, dtype=F64)
-    share = torch.rand(8, generator=draws, dtype=F64)
-    rows = Rows(torch.randn(8, 4, generator=draws, dtype=F64), (q,), share, share.sum())
-    one, two = (answered(part.segments((3,), columns))[0] for part in (rows, rows.to_grams((3,))))
-    assert isinstance(one, RowSegment) and isinstance(two, GramSegment)
-    vectors = torch.randn(3, one.parents_count, generator=draws, dtype=F64)
-    torch.testing.assert_close(one.curvature(vectors), two.curvature(vectors), rtol=1e-12, atol=0.0)
-    torch.testing.assert_close(one.trace(), two.trace(), rtol=1e-12, atol=0.0)
 
 
 # Every kind of layer
@@ -388,133 +292,6 @@ def test_deterministic_layers_find_theirs_too() -> None:
         damping != START and ratio is not None
         for damping, ratio in zip(shown(opt, "damping"), shown(opt, "ratio"), strict=True)
     )
-
-
-# Groups, schedules, checkpoints
-
-
-def test_a_number_that_is_given_stays() -> None:
-    net = Net()
-    opt = built(net.named_parameters(), damping=0.37)
-    for seed in range(5):
-        backward(net, opt, data(6, 4, seed=seed))
-        opt.step()
-        assert shown(opt, "damping") == [0.37, 0.37]
-    assert shown(opt, "ratio") == [None, None]
-    assert opt.param_groups[0]["damping"] == 0.37
-
-
-def test_groups_may_differ_in_who_finds_the_damping() -> None:
-    net, twin = Net(), Net()
-    groups = [
-        {"params": list(net.encoder.named_parameters())},
-        {"params": list(net.head.named_parameters()), "damping": lambda step: 0.5 + step},
-    ]
-    opt = built(groups)
-    alone = built(twin.encoder.named_parameters())
-    for seed in range(5):
-        x = data(6, 4, seed=seed)
-        backward(net, opt, x)
-        twin.load_state_dict(net.state_dict())
-        backward(twin, alone, x)
-        opt.step()
-        alone.step()
-        assert shown(opt, "damping") == [shown(alone, "damping")[0], 0.5 + seed]
-    assert opt.param_groups[0]["damping"] == "auto"
-
-
-def test_a_damping_given_later_is_taken_and_one_left_again_goes_on_from_it() -> None:
-    net = Net()
-    opt = built(net.named_parameters())
-    for seed in range(3):
-        backward(net, opt, data(6, 4, seed=seed))
-        opt.step()
-    opt.param_groups[0]["damping"] = 5.0
-    backward(net, opt, data(6, 4, seed=3))
-    opt.step()
-    assert shown(opt, "damping") == [5.0, 5.0]
-    opt.param_groups[0]["damping"] = "auto"
-    backward(net, opt, data(6, 4, seed=4))
-    opt.step()
-    assert all(5.0 / MOST <= damping <= 5.0 * MOST and damping != 5.0 for damping in shown(opt, "damping"))
-
-
-@pytest.mark.parametrize("window", [1, 3])
-@pytest.mark.parametrize("every", [1, 2, "auto"])
-@pytest.mark.parametrize("stop", [1, 4, 5])
-def test_a_resumed_training_continues_bit_for_bit(stop: int, every: int | str, window: int) -> None:
-    settings = {"update_every": every, "window": window, "trust_region": 1.0, "momentum": 0.5}
-    net, twin = Net(), Net()
-    opt, other = built(net.named_parameters(), **settings), built(twin.named_parameters(), **settings)
-    for seed in range(12):
-        if seed == stop:
-            file = io.BytesIO()
-            torch.save({"net": net.state_dict(), "opt": opt.state_dict()}, file)
-            file.seek(0)
-            saved = torch.load(file, weights_only=True)
-            twin.load_state_dict(saved["net"])
-            other.load_state_dict(saved["opt"])
-        for model, each in ((net, opt), (twin, other)):
-            if each is opt or seed >= stop:
-                backward(model, each, data(6, 4, seed=seed))
-                each.step()
-        if seed >= stop:
-            assert same(net, twin)
-            assert shown(opt, "damping") == shown(other, "damping")
-    assert shown(opt, "damping") != [START, START]
-
-
-# Looking
-
-
-@pytest.mark.parametrize("window", [1, 3])
-@pytest.mark.parametrize("every", [1, 3])
-def test_what_is_shown_is_what_the_next_step_uses_and_looking_changes_nothing(every: int, window: int) -> None:
-    settings = {"update_every": every, "window": window, "trust_region": 1e-2}
-    net, twin = Net(), Net()
-    opt, other = built(net.named_parameters(), **settings), built(twin.named_parameters(), **settings)
-    for seed in range(7):
-        x = data(6, 4, seed=seed)
-        backward(net, opt, x)
-        backward(twin, other, x)
-        for _ in range(3):
-            vectors = opt.natural_gradient()
-            found = [opt.fisher_blocks(p) for p in (net.encoder[0].weight, net.head.bias)]
-        before = {p: array(p) for p in net.parameters()}
-        opt.step()
-        other.step()
-        assert same(net, twin)
-        assert opt.diagnostics() == other.diagnostics()
-        for p, vector in vectors.items():
-            np.testing.assert_allclose(before[p] - array(p), LR * array(vector), rtol=1e-9, atol=1e-13)
-        used = [layer.fisher.blocks() for layer in opt._layers]
-        torch.testing.assert_close(found, used, rtol=1e-9, atol=1e-12)
-
-
-def test_looking_does_not_change_the_diagnostics_of_the_last_step() -> None:
-    net = Net()
-    opt = built(net.named_parameters())
-    for seed in range(3):
-        backward(net, opt, data(6, 4, seed=seed))
-        opt.step()
-    backward(net, opt, data(6, 4, seed=3))
-    before = opt.diagnostics()
-    opt.natural_gradient(), opt.fisher_blocks(net.head.weight)
-    assert opt.diagnostics() == before
-
-
-def test_blocks_without_a_gradient_are_shown_with_the_damping_of_before() -> None:
-    net = Net()
-    opt = built(net.named_parameters())
-    for seed in range(3):
-        backward(net, opt, data(6, 4, seed=seed))
-        opt.step()
-    alpha = shown(opt, "damping")[1]
-    opt.zero_grad()
-    x = data(6, 4, seed=9)
-    net(x)
-    wanted = (torch.from_numpy(fisher_of(net, x)[net.head]) + alpha * torch.eye(4, dtype=F64)) / (1 + alpha)
-    torch.testing.assert_close(opt.fisher_blocks(net.head.weight), wanted, rtol=1e-10, atol=1e-12)
 
 
 # What it leads to

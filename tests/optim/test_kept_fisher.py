@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from by_hand import Net, array, assert_step, backward, blocks, data, natural, optimizer, same, scaled, solve
+from by_hand import Net, array, assert_step, backward, blocks, data, natural, optimizer, same, scaled, shown, solve
 from torch import Tensor
 
 from dagfisher import DAGNaturalGradient
@@ -49,10 +49,6 @@ def failing(attempts: int = 10**6) -> Iterator[dict[int, list[float]]]:
 def step(net: Net, opt: DAGNaturalGradient, seed: int) -> None:
     backward(net, opt, data(6, 4, seed=seed))
     opt.step()
-
-
-def shown(opt: DAGNaturalGradient, name: str) -> list[Any]:
-    return [layer[name] for layer in opt.diagnostics()["layers"].values()]
 
 
 SINGULAR = {"damping": 0.0}, SingularBlockError, "condition number.*raise the damping"
