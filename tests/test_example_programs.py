@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import dagfisher
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-NAMES = ("logistic_regression", "poisson_regression", "softmax_regression", "natural_flow", "wrap_sbn", "sequence")
+NAMES = ("logistic_regression", "poisson_regression", "softmax_regression", "wrap_sbn", "sequence")
 
 
 @pytest.fixture(autouse=True)
@@ -129,34 +129,60 @@ def test_a_pixel_of_the_fully_visible_nets_is_not_moved_by_those_after_it() -> N
 def test_natural_flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     left = run(monkeypatch, tmp_path, "natural_flow")
     assert left["off"] < 1e-10
-    for _, (plain_near, plain_nearer), (near, nearer) in left["steps"]:
-        assert near < nearer <= near + 4  # at this learning rate: E[f] − 6 shrinks by e^(−0.8) or so with each step
-        assert plain_nearer > 5 * plain_near > 25 * near
+    basins = [round(alone) for _, alone, _ in left["ends"]]
+    assert basins == [-4, -2]  # two basins for independent variables
+    assert all(with_arrow == pytest.approx(-4, abs=1e-3) for _, _, with_arrow in left["ends"])
+    assert all(plain - natural > 0.05 for plain, natural, _ in left["ends"])  # plateaux
+    assert left["slope"](torch.tensor([1 / 6, 1 / 3])).abs().max() < 1e-6  # the saddle
+
+
+def test_the_natural_flow_of_the_network_with_an_arrow_is_the_exponential_of_f() -> None:
+    left = runpy.run_path(str(EXAMPLES / "natural_flow.py"))
+    net, start, step, steps = left["chain"](2, (-1, 1)), (0.3, 0.6), 1e-3, 300
+    opt = dagfisher.DAGNaturalGradient(net.parameters(), lr=step, damping=1e-9, solver="dense")
+    path = left["descend"](net, opt, start, steps)
+    expected = torch.softmax(path[0].log() - step * steps * left["F"], 0)
+    torch.testing.assert_close(path[-1], expected, atol=1e-3, rtol=0)
 
 
 def test_the_fields_of_natural_flow() -> None:
     left = runpy.run_path(str(EXAMPLES / "natural_flow.py"))
     theta = torch.tensor([0.3, -1.2], dtype=torch.float64, requires_grad=True)
-    eta = torch.sigmoid(theta.detach()).requires_grad_()
-    probabilities = torch.stack([torch.sigmoid(theta), torch.sigmoid(-theta)])  # of 1 and of 0
-    f = {(1, 1): 6, (1, 0): 1, (0, 1): 2, (0, 0): 0}
-    terms = [value * probabilities[1 - a, 0] * probabilities[1 - b, 1] for (a, b), value in f.items()]
+    mu = torch.sigmoid(theta.detach()).requires_grad_()
+    probabilities = torch.stack([torch.sigmoid(theta), torch.sigmoid(-theta)])  # of +1 and of −1
+    f = {(1, 1): 6, (1, -1): -4, (-1, 1): -2, (-1, -1): 0}
+    terms = [value * probabilities[int(a < 0), 0] * probabilities[int(b < 0), 1] for (a, b), value in f.items()]
     (by_theta,) = torch.autograd.grad(torch.stack(terms).sum(), theta)
-    (by_eta,) = torch.autograd.grad(eta[0] + 2 * eta[1] + 3 * eta[0] * eta[1], eta)
-    fields, etas, thetas = left["FIELDS"], left["ETA"], left["THETA"]
-    fisher = (eta * (1 - eta)).detach()
-    at = {etas: eta.detach(), thetas: theta.detach()}
+    (by_mu,) = torch.autograd.grad(-4 * mu[0] - 2 * mu[1] + 12 * mu[0] * mu[1], mu)
+    fields, fisher = left["FIELDS"], (mu * (1 - mu)).detach()
+    at = {left["MU"]: mu.detach(), left["THETA"]: theta.detach()}
     expected = {
-        (etas, "plain"): by_eta,
-        (thetas, "plain"): by_theta,
-        (etas, "natural"): fisher * by_eta,  # the Fisher information about η is 1/η(1−η)
-        (thetas, "natural"): by_theta / fisher,
+        (left["MU"], "plain"): -by_mu,
+        (left["THETA"], "plain"): -by_theta,
+        (left["MU"], "natural"): -fisher * by_mu,  # the Fisher information about μ is 1/μ(1−μ)
+        (left["THETA"], "natural"): -by_theta / fisher,
     }
     for key, vector in expected.items():
         torch.testing.assert_close(fields[key](at[key[0]]), vector)
-    torch.testing.assert_close(left["natural_gradient"](theta.detach()), by_theta / fisher)
-    # The natural flow is one flow: the velocities in η and in θ are the same up to dη/dθ.
-    torch.testing.assert_close(fields[etas, "natural"](at[etas]), fisher * fields[thetas, "natural"](at[thetas]))
+
+
+def test_the_plain_flow_in_probabilities_leaves_their_square_and_the_natural_one_does_not() -> None:
+    left = runpy.run_path(str(EXAMPLES / "natural_flow.py"))
+    low, high = torch.full((2,), -0.5, dtype=torch.float64), torch.full((2,), 1.5, dtype=torch.float64)
+    for start in left["STARTS"]:
+        first = torch.tensor(start, dtype=torch.float64)
+        plain = left["flow_line"](left["FIELDS"][left["MU"], "plain"], first, low, high)
+        natural = left["flow_line"](left["FIELDS"][left["MU"], "natural"], first, low, high)
+        assert float(plain.min()) < 0 or float(plain.max()) > 1
+        assert float(natural.min()) > -0.01 and float(natural.max()) < 1.01
+
+
+def test_black_box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = run(monkeypatch, tmp_path, "black_box")
+    valley, formula = left["panels"].values()
+    assert all(result.history[0].best > 100 * result.value for result in valley.values())
+    assert all(result.value <= 4 for result in formula.values())
+    assert "evaluations" in capsys.readouterr().out
 
 
 def test_wrapped_belief_network_learns_faster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
