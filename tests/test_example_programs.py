@@ -177,6 +177,14 @@ def test_the_plain_flow_in_probabilities_leaves_their_square_and_the_natural_one
         assert float(natural.min()) > -0.01 and float(natural.max()) < 1.01
 
 
+def test_complete_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    left = run(monkeypatch, tmp_path, "complete_digits")
+    assert left["exact"].exact and not left["plain"].exact
+    known, images = left["known"], left["images"]
+    assert torch.equal(left["exact"].mean[:, known], images[:, known])
+    assert left["score"](images, images, known) > -1 > left["score"](1 - images, images, known)
+
+
 def test_black_box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     left = run(monkeypatch, tmp_path, "black_box")
     valley, formula = left["panels"].values()

@@ -1,4 +1,4 @@
-"""The program `dagfisher`: train, evaluate, sample, reconstruct, compare, data, algorithms, demo."""
+"""The program `dagfisher`: train, evaluate, sample, reconstruct, complete, compare, data, algorithms, demo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..helmholtz.algorithms import ALGORITHMS
 from ..helmholtz.settings import Settings
 from .demo import demo
 from .exits import BAD_INPUT, INTERRUPTED, explain
-from .looking import compare, evaluate, reconstruct, sample
+from .looking import HIDDEN, compare, complete, evaluate, reconstruct, sample
 from .progress import warn
 from .training import train
 
@@ -94,11 +94,19 @@ def _parser() -> Parser:
     _add_run(parsed)
     _add_picture(parsed, "reconstructions.png")
     parsed.add_argument("--depth", type=_positive, default=1, help="hidden layers to go up, and down again (1)")
-    parsed.add_argument("--colour", choices=("refuse", "grey"), default="refuse", help="of --images (refuse)")
-    parsed.add_argument("--tile", type=_tile, metavar="28x28", help="of --images: rows x columns on a PNG sheet")
-    source = parsed.add_mutually_exclusive_group()
-    source.add_argument("--split", choices=("train", "valid", "test"), default="test", help="of the run's data (test)")
-    source.add_argument("--images", type=Path, metavar="PATH", help="images of your own instead of the run's data")
+    _add_images(parsed)
+
+    parsed = command(
+        "complete", complete, "Draw images of which one half is hidden, and what a run's machine makes of it."
+    )
+    _add_run(parsed)
+    _add_picture(parsed, "completions.png")
+    parsed.add_argument("--hide", choices=HIDDEN, default="bottom", help="the half that is not known (bottom)")
+    parsed.add_argument("--sweeps", type=_positive, default=100, help="up with q and down with p (100)")
+    parsed.add_argument(
+        "--candidates", type=_count, default=5, help="draws of q that compete by importance weights; 0: none do (5)"
+    )
+    _add_images(parsed)
 
     parsed = command("compare", compare, "Compare runs in a table and a picture.")
     parsed.add_argument("runs", nargs="+", type=Path, help="run folders; other files and folders are passed over")
@@ -133,6 +141,18 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 def _add_picture(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--number", type=_positive, default=64, help="of images (64)")
     parser.add_argument("--out", type=_png, help=f"the picture to write ({name} in the run folder)")
+
+
+def _add_images(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--colour", choices=("refuse", "grey"), default="refuse", help="of --images (refuse)")
+    parser.add_argument("--tile", type=_tile, metavar="28x28", help="of --images: rows x columns on a PNG sheet")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--split", choices=("train", "valid", "test"), default="test", help="of the run's data (test)")
+    source.add_argument("--images", type=Path, metavar="PATH", help="images of your own instead of the run's data")
+
+
+def _count(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
 
 
 def _positive(text: str) -> int:

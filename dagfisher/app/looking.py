@@ -1,4 +1,4 @@
-"""The commands that look at runs: `evaluate`, `sample`, `reconstruct`, `compare`."""
+"""The commands that look at runs: `evaluate`, `sample`, `reconstruct`, `complete`, `compare`."""
 
 from __future__ import annotations
 
@@ -87,6 +87,40 @@ def reconstruct(options: argparse.Namespace) -> int:
     made = run.machine.reconstruct(x, depth=options.depth, generator=generator)
     panels = [Panel(title, x), Panel(f"reconstructions from hidden layer {options.depth}", made)]
     return _picture(options, run, "reconstructions.png", panels)
+
+
+HIDDEN = ("bottom", "top", "left", "right", "random")
+"""The halves of an image that `complete` can hide."""
+
+
+def complete(options: argparse.Namespace) -> int:
+    """Draw images of which one half is hidden, and what the machine makes of the rest; the exit code."""
+    run = _open(options)
+    title, x = _images(options, run)
+    generator = run.settings.stream(f"completions {options.seed}")
+    known = _known(options.hide, run.description.shape, generator).to(x.device)
+    found = run.machine.complete(x, known, sweeps=options.sweeps, candidates=options.candidates, generator=generator)
+    limit = "p(unknown | known)" if found.exact else "p(unknown | known) if q is the posterior"
+    print(f"the limit of many sweeps is {limit}; the hidden state moved in {found.moved:.0%} of the sweeps")
+    shown = torch.where(known, x, torch.full_like(x, 0.35))
+    panels = [Panel(title, x), Panel(f"known: all but {options.hide}", shown)]
+    panels += [Panel("expectation of the hidden half", found.mean), Panel("a draw of it", found.sample)]
+    return _picture(options, run, "completions.png", panels)
+
+
+def _known(hide: str, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """True where a pixel is known, (pixels)."""
+    rows, columns = (torch.arange(side) for side in shape)
+    across, down = columns.expand(shape), rows[:, None].expand(shape)
+    halves = {
+        "bottom": down < shape[0] // 2,
+        "top": down >= shape[0] // 2,
+        "left": across >= shape[1] // 2,
+        "right": across < shape[1] // 2,
+    }
+    if hide == "random":
+        return torch.rand(shape[0] * shape[1], generator=generator) < 0.5
+    return halves[hide].flatten()
 
 
 def _images(options: argparse.Namespace, run: Run) -> tuple[str, Tensor]:

@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from ..errors import SettingError, ShapeError
 from ..families import Bernoulli, Gaussian
 from ..nn import BernoulliLinear, GaussianLinear, LateralBernoulliLinear, Prior, StochasticLayer
+from .completion import Completion, complete
 from .evaluate import estimate
 from .layers import Draw, TopLayer, draw, draw_top, observe_layer, observe_top, predict, predict_top
 from .shapes import Shape, layer_shapes
@@ -242,6 +243,27 @@ class HelmholtzMachine(nn.Module):
         """
         h = self.infer(x, generator=generator)[depth - 1]
         return self._descend(depth, h, True, generator)
+
+    def complete(
+        self,
+        x: Tensor,
+        known: Tensor,
+        *,
+        sweeps: int = 100,
+        candidates: int = 5,
+        generator: Generator | None = None,
+    ) -> Completion:
+        """Unknown pixels filled in from known ones, by sweeps up with q and down with p.
+
+        Args:
+            x: data in [0, 1], (n, pixels); unknown pixels may be anything.
+            known: true or 1 where a pixel is known, (pixels) or (n, pixels).
+            sweeps: how often to go up and down.
+            candidates: draws of q that compete, in each sweep, with the hidden state of the one before by their
+                importance weights, which makes the limit of many sweeps exact; 0: take a draw of q as it is.
+            generator: of the draws.
+        """
+        return complete(self, x, known, sweeps=sweeps, candidates=candidates, generator=generator)
 
     def _descend(self, depth: int, h: Tensor, means: bool, generator: Generator | None) -> Tensor:
         for i in reversed(range(1, depth)):

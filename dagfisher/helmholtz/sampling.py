@@ -33,6 +33,9 @@ class Networks(Protocol):
     def encode(self, x: Tensor) -> Tensor:
         """Data in [0, 1], (n, …), as states of the visible units, (n, pixels)."""
 
+    def decode(self, visible: Tensor) -> Tensor:
+        """States or means of the visible units, (n, pixels), as values in [0, 1]."""
+
     def up(self, i: int, parents: Tensor, states: Tensor | None = None) -> Tensor:
         """The predictor of recognition layer i, counted from the bottom, given the states (n, units) below it.
 

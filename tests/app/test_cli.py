@@ -303,3 +303,15 @@ def test_the_demo_says_first_who_is_ahead() -> None:
     assert demo.outcome([rws, short], [-30.9, -29.4]).startswith(
         "NRWS is 1.5 nats ahead of RWS: -29.40 after 1 second of"
     )
+
+
+def test_complete_draws_halves_and_says_whether_they_are_exact(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("runs/a") == 0
+    capsys.readouterr()
+    for hide in ("bottom", "top", "left", "right", "random"):
+        assert main(["complete", "runs/a", "--hide", hide, "--sweeps=4", "--number=9", "--out", f"{hide}.png"]) == 0
+        assert Path(f"{hide}.png").read_bytes().startswith(PNG)
+    assert "is p(unknown | known);" in capsys.readouterr().out
+    assert main(["complete", "runs/a", "--candidates", "0", "--sweeps=2"]) == 0
+    assert "if q is the posterior" in capsys.readouterr().out
+    assert Path("runs/a/completions.png").exists()
