@@ -6,17 +6,20 @@ or is late, is one `ProcessError`. An error of one process is told to the others
 
 from __future__ import annotations
 
+import atexit
+import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .errors import DagFisherError, ProcessError, SettingError
+from .errors import ProcessError, SettingError
 
 Result = TypeVar("Result")
 
@@ -28,6 +31,64 @@ class Traffic:
     messages: int = 0
     received: int = 0
     """Bytes, by the ring algorithms: (W − 1)/W of all that is gathered, and twice that of what is summed."""
+
+
+def launched(given: Any = None, *, timeout: timedelta = timedelta(minutes=10)) -> Processes:
+    """The processes of a group, as `Processes` takes it; the default one is initialised where torchrun started this.
+
+    Args:
+        given: as for `Processes`.
+        timeout: of every message, in a group that is initialised here.
+    """
+    if given is None and is_launched() and not dist.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+        dist.init_process_group(store=_meeting(rank, world, timeout), rank=rank, world_size=world, timeout=timeout)
+        atexit.register(_leave)
+    return Processes(given)
+
+
+def _meeting(rank: int, world: int, timeout: timedelta) -> Any:
+    """Where the processes that torchrun started find each other.
+
+    After a restart torchrun may still serve what the processes before it left there, so each attempt has a place of its
+    own.
+    """
+    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, world, not served and rank == 0, timeout, multi_tenant=True)  # type: ignore[attr-defined]
+    return dist.PrefixStore(f"dagfisher, attempt {_attempt()}", store)  # type: ignore[attr-defined]
+
+
+def is_first() -> bool:
+    """Whether this is the first of the processes that torchrun started, or the only one."""
+    return not is_launched() or os.environ.get("RANK", "0") == "0"
+
+
+def is_launched() -> bool:
+    """Whether torchrun started this process, among others."""
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return several and dist.is_available() and dist.is_torchelastic_launched()
+
+
+def is_restarted() -> bool:
+    """Whether torchrun has started this process again after one of the group failed."""
+    return _attempt() > 0
+
+
+def _attempt() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def is_shared(error: BaseException) -> bool:
+    """Whether all processes have raised this error, or say whose it is."""
+    return getattr(error, "shared", False)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 class Processes:
@@ -74,8 +135,12 @@ class Processes:
 
     def share(self, count: int) -> range:
         """The numbers below `count` that are this process's: consecutive, and as many for each process as can be."""
-        rank, size = self.rank, self.size
-        return range(count * rank // size, count * (rank + 1) // size)
+        return self.shares(count)[self.rank]
+
+    def shares(self, count: int) -> list[range]:
+        """The shares of all processes, in the order of their ranks."""
+        size = self.size
+        return [range(count * rank // size, count * (rank + 1) // size) for rank in range(size)]
 
     # Messages
 
@@ -90,20 +155,26 @@ class Processes:
         if group is None:
             return [own]
         most = own.numel() if sizes is None else max(sizes)
-        whole = own.new_empty(size * most)
+        parts = [own.new_empty(most) for _ in range(size)]
         if own.numel() < most:
             own = torch.cat([own, own.new_zeros(most - own.numel())])
         with self._talking():
-            dist.all_gather_into_tensor(whole, own.contiguous(), group=group)
+            dist.all_gather(parts, own.contiguous(), group=group)
         self._count((size - 1) * most * own.element_size())
-        parts = torch.split(whole, most) if most else (whole,) * size
-        return list(parts) if sizes is None else [part[:n] for part, n in zip(parts, sizes, strict=True)]
+        return parts if sizes is None else [part[:n] for part, n in zip(parts, sizes, strict=True)]
 
     def gather_numbers(self, own: Sequence[float], device: torch.device) -> list[list[float]]:
         """As many numbers of each process, in the order of their ranks; one message."""
         mine = torch.tensor(own, dtype=torch.float64, device=device)
         found: list[list[float]] = torch.stack(self.gather(mine)).tolist()
         return found
+
+    def any(self, own: Sequence[bool], device: torch.device) -> list[bool]:
+        """For each of some questions, whether any process says yes; one message."""
+        if self.group is None:
+            return list(own)
+        answers = self.gather_numbers([float(each) for each in own], device)
+        return [any(column) for column in zip(*answers, strict=True)]
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Add up the tensors of all processes, in place; one message for each dtype and device."""
@@ -149,7 +220,9 @@ class Processes:
             raised = [(rank, *each) for rank, each in enumerate(told) if each is not None]
             if error is None and raised:
                 rank, kind, text = raised[0]
-                raise ProcessError(f"process {rank} raised {kind}: {text} The others stop with it; nothing has moved.")
+                error = ProcessError(f"process {rank} raised {kind}: {text} The others stop with it.")
+            if error is not None:
+                error.shared = True  # type: ignore[attr-defined]
         if error is not None:
             raise error
 
@@ -158,7 +231,7 @@ class Processes:
         result, error = None, None
         try:
             result = function()
-        except (DagFisherError, OSError, ValueError) as raised:
+        except Exception as raised:  # raised again, in all processes
             error = raised
         self.agree(error)
         return result  # type: ignore[return-value]

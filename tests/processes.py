@@ -46,7 +46,10 @@ class Pool:
     """So many processes, which run one function after another, each time in a new process group."""
 
     def __init__(self, world: int, folder: Path) -> None:
-        context = multiprocessing.get_context("spawn")
+        # Where it can be had, one server imports torch and is forked for each process.
+        kind = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        context = multiprocessing.get_context(kind)
+        context.set_forkserver_preload(["processes", "by_hand", "pytest", "torch.nn.parallel", "dagfisher.helmholtz"])
         self._folder, self._count = folder, 0
         pairs = [context.Pipe() for _ in range(world)]
         self._calls = [here for here, _ in pairs]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__, datasets
+from .._processes import is_first
 from .._settings import settings_of
 from ..datasets import DataError
 from ..errors import DagFisherError
@@ -18,7 +19,7 @@ from ..helmholtz.settings import Settings
 from .demo import demo
 from .exits import BAD_INPUT, INTERRUPTED, explain
 from .looking import HIDDEN, compare, complete, evaluate, reconstruct, sample
-from .progress import warn
+from .progress import told_elsewhere, warn
 from .training import train
 
 
@@ -26,7 +27,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that says what is wrong in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help.\n")
+        self.exit(BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help.\n" if is_first() else None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,13 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (DagFisherError, DataError) as error:
-        warn(" ".join(str(error).split()))
+        if not told_elsewhere(error):
+            warn(" ".join(str(error).split()))
         return BAD_INPUT
     except BrokenPipeError:  # the reader of a pipe has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        warn(f"{explain(error)}.")
+        if not told_elsewhere(error):
+            warn(f"{explain(error)}.")
         return BAD_INPUT
     except KeyboardInterrupt:
         warn("interrupted.")

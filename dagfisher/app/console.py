@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .._processes import is_first, is_launched
 from .._text import with_error
 from ..errors import MissingExtraError
 from ..helmholtz.metrics import Row
@@ -42,7 +43,7 @@ def watch(
         tensorboard: send the rows to TensorBoard too.
         pictures: draw curves.png and samples.png, at the end and now and then.
     """
-    send = board(run) if tensorboard else None
+    send = board(run) if tensorboard and is_first() else None
     warned = False
     began = drawn = time.monotonic()
 
@@ -68,18 +69,18 @@ def watch(
             nonlocal drawn, warned
             bar.line(describe(run, row))
             worse = fallen(run)
-            if worse is not None and not warned:
+            if worse is not None and not warned and is_first():
                 bar.warn(worse)
             warned = worse is not None
             if send is not None:
                 send(row)
-            if pictures and time.monotonic() - drawn > REDRAW_SECONDS:
+            if pictures and is_first() and time.monotonic() - drawn > REDRAW_SECONDS:
                 draw(run)
                 drawn = time.monotonic()
 
         run.train(enough=enough, stop=stop, on_step=on_step, on_row=on_row)
         interrupted = stop() and not run.finished
-    if pictures:
+    if pictures and is_first():
         draw(run)
     return not interrupted
 
@@ -160,18 +161,25 @@ def board(run: Run) -> Callable[[Row], None]:
 
 @contextmanager
 def stoppable() -> Iterator[Callable[[], bool]]:
-    """A function that says whether Ctrl-C was pressed inside; pressed twice, it interrupts at once."""
+    """A function that says whether Ctrl-C was pressed inside; pressed twice, it interrupts at once.
+
+    torchrun, when it is interrupted, asks its processes to end in another way, which counts as Ctrl-C.
+    """
     pressed = False
-    previous = signal.getsignal(signal.SIGINT)
+    kinds = [signal.SIGINT, signal.SIGTERM] if is_launched() else [signal.SIGINT]
+    previous = {number: signal.getsignal(number) for number in kinds}
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
         pressed = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        warn("stopping after this step; press Ctrl-C again to stop at once.")
+        if is_first():
+            warn("stopping after this step; press Ctrl-C again to stop at once.")
 
-    signal.signal(signal.SIGINT, handle)
+    for number in kinds:
+        signal.signal(number, handle)
     try:
         yield lambda: pressed
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, before in previous.items():
+            signal.signal(number, before)

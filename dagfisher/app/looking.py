@@ -49,6 +49,8 @@ def evaluate(options: argparse.Namespace) -> int:
         result["bits_per_dimension"] = run.data.bits_per_dimension(found.mean)
     if (kl := run.exact_kl()) is not None:
         result["kl"] = kl
+    if not run.processes.first:
+        return 0
     if options.json:
         print(json.dumps(result, indent=2))
         return 0

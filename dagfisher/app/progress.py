@@ -7,12 +7,25 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from .._processes import is_first, is_shared
+
+
+def show(text: str) -> None:
+    """Print a line to standard output, in the first of several processes."""
+    if is_first():
+        print(text, flush=True)
+
+
+def told_elsewhere(error: Exception) -> bool:
+    """Whether another process shows this error."""
+    return is_shared(error) and not is_first()
+
 
 class Bar:
     """A count towards a total, with the time that it took and the time left; does nothing where tqdm is not installed.
 
-    Use it in a ``with`` block: `update` as often as something is done, `line` for a whole line above the bar; the bar
-    vanishes at the end of the block.
+    The first of several processes shows it. Use it in a ``with`` block: `update` as often as something is done, `line`
+    for a whole line above the bar; the bar vanishes at the end of the block.
 
     Args:
         total: the count at which all is done.
@@ -23,6 +36,8 @@ class Bar:
 
     def __init__(self, total: float, label: str, *, initial: float = 0, unit: str = "step") -> None:
         self._bar: Any = None
+        if not is_first():
+            return
         try:
             from tqdm import tqdm
         except ImportError:
@@ -41,7 +56,7 @@ class Bar:
 
     def line(self, text: str) -> None:
         """Print a line to standard output."""
-        self._above(lambda: print(text, flush=True))
+        self._above(lambda: show(text))
 
     def warn(self, text: str) -> None:
         """Print a sentence to standard error, after the program's name."""

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .._processes import is_restarted, launched
 from .._settings import settings_of
 from ..datasets import DataError
 from ..errors import MissingExtraError, SettingError
@@ -16,7 +17,7 @@ from ..helmholtz.runs import CHECKPOINT, Run, holds_run
 from ..helmholtz.settings import Settings
 from .console import fallen, program, require_tensorboard, watch
 from .exits import BAD_INPUT, INTERRUPTED, explain
-from .progress import warn
+from .progress import show, told_elsewhere, warn
 
 
 def train(options: argparse.Namespace) -> int:
@@ -28,14 +29,13 @@ def train(options: argparse.Namespace) -> int:
     if options.tensorboard:
         require_tensorboard()
     out: Path = options.out
-    if options.resume:
+    processes = launched()
+    if options.resume or processes.together(lambda: _begun(out)):
         run = Run.resume(out, **given)
-    elif holds_run(out):
-        raise SettingError(f"{out} already holds a run; add --resume to continue it, or give another --out.")
     else:
-        run = Run.create(out, Settings.resolve(**given))
+        run = Run.create(out, processes.together(lambda: Settings.resolve(**given)))
     if run.finished:
-        print(f"{out} has done its {run.settings.epochs} epochs; give more --epochs to go on.")
+        show(f"{out} has done its {run.settings.epochs} epochs; give more --epochs to go on.")
         return 0
     again = f"{program()} train --resume --out {shlex.quote(str(out))}"
     try:
@@ -43,18 +43,27 @@ def train(options: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        if not (out / CHECKPOINT).exists():
+        if not (out / CHECKPOINT).exists() or told_elsewhere(error):
             raise
         warn(f"{explain(error)}; the last checkpoint is whole, and the run continues from it with: {again}")
         return BAD_INPUT
     if not finished:
-        print(f"stopped after step {run.steps} (epoch {run.steps / run.batches:.2f}); continue with: {again}")
+        show(f"stopped after step {run.steps} (epoch {run.steps / run.batches:.2f}); continue with: {again}")
         return INTERRUPTED
     if (worse := fallen(run)) is not None:
-        print(f"{out} is done, but {worse}")
+        show(f"{out} is done, but {worse}")
     else:
-        print(f"{out} is done; for its final figure: {program()} evaluate {shlex.quote(str(out))} --samples 10000")
+        show(f"{out} is done; for its final figure: {program()} evaluate {shlex.quote(str(out))} --samples 10000")
     return 0
+
+
+def _begun(out: Path) -> bool:
+    """Whether torchrun has started this training again, after a process failed, and there is something to resume."""
+    if not holds_run(out):
+        return False
+    if is_restarted():
+        return True
+    raise SettingError(f"{out} already holds a run; add --resume to continue it, or give another --out.")
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from .._draws import noise
 from ..errors import DeclarationError
 from .base import Family, Units, WeightsFrom, register_family
 
@@ -113,8 +114,7 @@ class Gaussian(Family):
 
     def sample(self, predictor: Tensor, generator: Generator | None = None) -> Tensor:
         mean, log_std = self.moments(predictor.detach())
-        noise = torch.empty_like(mean).normal_(generator=generator)
-        return mean + torch.exp(log_std) * noise
+        return mean + torch.exp(log_std) * noise("normal", mean, generator)
 
     def mean(self, predictor: Tensor) -> Tensor:
         return self.moments(predictor)[0]

@@ -9,6 +9,7 @@ from typing import NoReturn
 import torch
 from torch import Generator, Tensor
 
+from .._draws import noise
 from .bernoulli import Bernoulli
 from .conditional import Conditional
 
@@ -36,12 +37,11 @@ class LateralConditional(Conditional):
         """One draw per sample, unit by unit, without a gradient: O(units²) operations for each sample."""
         family, given = self.family, self.predictor.detach()
         assert isinstance(family, Bernoulli)
-        noise = torch.empty(given.shape, dtype=given.dtype, device=given.device).uniform_(generator=generator)
         # A unit is up where noise < ρ, that is where its logit less that of the noise is positive. From here on the
         # states are 0 and 1, and each unit is a row.
         low, high = family.states
         own = self.own.detach()
-        excess = (given - torch.logit(noise)).reshape(-1, given.shape[-1]).T.contiguous()
+        excess = (given - torch.logit(noise("uniform", given, generator))).reshape(-1, given.shape[-1]).T.contiguous()
         excess += low * own.sum(1, keepdim=True)
         own = (high - low) * own
         bits = torch.empty_like(excess)

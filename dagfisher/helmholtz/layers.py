@@ -64,7 +64,7 @@ def draw(layer: StochasticLayer, shape: Shape, parents: Tensor, samples: int, ge
     predictor = predict(layer, shape, parents, None)
     fixed = predictor.detach()
     states = layer.family.sample(fixed.expand(samples, *fixed.shape), generator)
-    return Draw(states.reshape(samples * len(fixed), -1), predictor)
+    return Draw(states.flatten(0, 1), predictor)
 
 
 def observe_layer(
@@ -130,4 +130,4 @@ def _aligned(parents: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
 def _draw_lateral(layer: LateralBernoulliLinear, parents: Tensor, samples: int, generator: Generator | None) -> Tensor:
     given = layer.distribution(parents)
     given = dataclasses.replace(given, predictor=given.predictor.expand(samples, *given.predictor.shape))
-    return given.sample(generator).reshape(samples * len(parents), -1)
+    return given.sample(generator).flatten(0, 1)

@@ -178,7 +178,7 @@ class HelmholtzMachine(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """Data in [0, 1], (n, …), as states of the visible units, (n, pixels)."""
-        flat = x.reshape(x.shape[0], -1) if x.dim() > 1 else x.reshape(1, -1)
+        flat = x.flatten(1) if x.dim() > 1 else x.reshape(1, -1)
         if flat.shape[1] != self.visible:
             raise ShapeError(
                 f"data of shape {tuple(x.shape)} do not fit {self.visible} visible units; give (n, pixels)."

@@ -58,7 +58,7 @@ def recognition_terms(machine: HelmholtzMachine, state: Wake, coefficients: Tens
         zip(machine.recognition_layers(), state.hidden, state.recognition, strict=True)
     ):
         if i == 0 and len(predictor) == batch:
-            score = layer.family.score(child.reshape(-1, batch, child.shape[1]), predictor.detach())
+            score = layer.family.score(by_sample(child, state.samples), predictor.detach())
             terms.add(predictor, score.mul_(coefficients.unsqueeze(-1)).sum(0).neg_())
         else:
             terms.add(predictor, layer.family.score(child, predictor.detach()).mul_(-column))
@@ -92,5 +92,5 @@ def sleep_terms(
     with no_capture():
         for i, (layer, below, above) in enumerate(zip(machine.recognition_layers(), path[:-1], path[1:], strict=True)):
             predictor = machine.up(i, below, above)
-            terms.add(predictor, layer.family.score(above, predictor.detach()).mul_(-coefficient / dreams))
+            terms.add(predictor, layer.family.score(above, predictor.detach()).mul_(-coefficient / max(dreams, 1)))
     return path

@@ -85,7 +85,16 @@ class L2(Regulariser):
 class Entropy(Regulariser):
     """strength · the mean entropy of all units of both networks given their parents, which is maximised."""
 
-    def add(self, machine: HelmholtzMachine, state: Wake, weights: Tensor, strength: float, terms: Terms) -> Tensor:
+    def add(
+        self,
+        machine: HelmholtzMachine,
+        state: Wake,
+        weights: Tensor,
+        strength: float,
+        terms: Terms,
+        *,
+        share: float = 1.0,
+    ) -> Tensor:
         """Add its gradient to the terms of a step.
 
         Args:
@@ -94,9 +103,10 @@ class Entropy(Regulariser):
             weights: of the samples in p's update, (S, B); in q's they count equally.
             strength: of the reward at this step.
             terms: where the gradient is added.
+            share: the part of the minibatch that the samples are of, which `weights` sum to.
 
         Returns:
-            The mean entropy, a scalar.
+            The mean entropy, a scalar, times the share.
         """
         column = weights.reshape(-1, 1)
         children = [*machine.generative_layers(), machine.prior]
@@ -104,7 +114,7 @@ class Entropy(Regulariser):
         for layer, predictor in zip(children, state.generative, strict=True):
             total = total + _add(layer, predictor, column, strength, terms)
         for layer, predictor in zip(machine.recognition_layers(), state.recognition, strict=True):
-            total = total + _add(layer, predictor, 1 / predictor.shape[0], strength, terms)
+            total = total + _add(layer, predictor, share / max(len(predictor), 1), strength, terms)
         return total
 
 

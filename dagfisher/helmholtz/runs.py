@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from .._files import replacing
+from .._processes import launched
 from ..datasets import Dataset, Description, Split
 from ..errors import CheckpointError, DagFisherError, NonFiniteError, SettingError, ShapeError
 from ..plots import Panel
@@ -48,6 +49,9 @@ class Run:
     A run is made by `create` and trained by `train`, and can be stopped or killed at any moment. After that, `resume`
     gives it back to be trained further, and `open` to be looked at. `estimate` and `draw` work at any time.
 
+    Where ``torchrun`` started several processes, all of them call the same methods, share the work, and the first one
+    writes the files.
+
     A run that is opened knows the label, the shape and the sizes of its data from its ``config.json``; the data
     themselves are loaded when they are first asked for.
     """
@@ -58,6 +62,7 @@ class Run:
         self._expected = description
         self.description = description or self.data.description
         self.trainer = settings.build(self.description)
+        self.processes = self.trainer.processes
         self.rows: list[Row] = []
         self.seconds = 0.0
         self.batches = -(-self.description.sizes[0] // settings.batch_size)
@@ -75,13 +80,11 @@ class Run:
             settings: made by :meth:`Settings.resolve`.
         """
         folder = Path(folder)
-        if holds_run(folder):
-            raise SettingError(f"{folder} already holds a run; resume it, or give another folder.")
-        if folder.exists() and (not folder.is_dir() or any(not is_part(path) for path in folder.iterdir())):
-            raise SettingError(f"{folder} exists and is not an empty folder; give another one.")
-        run = cls(folder, settings)
+        processes = launched()
+        processes.only_first(lambda: _require_free(folder))
+        run = processes.together(lambda: cls(folder, settings))
         try:
-            write_config(folder, settings, run.description)
+            processes.only_first(lambda: write_config(folder, settings, run.description))
         except OSError:
             run._withdraw()
             raise
@@ -95,7 +98,10 @@ class Run:
             folder: of the run.
             given: settings; ``epochs`` and ``checkpoint_every`` may be new, the others only as they are.
         """
-        folder = Path(folder)
+        return launched().together(lambda: cls._opened(Path(folder), given))
+
+    @classmethod
+    def _opened(cls, folder: Path, given: dict[str, Any]) -> Run:
         saved, description = read_config(folder)
         for name in saved.differences(given):
             if name not in _MAY_CHANGE:
@@ -120,10 +126,14 @@ class Run:
             given: settings, as for `open`.
         """
         run = cls.open(folder, **given)
-        for part in filter(is_part, run.folder.iterdir()):
-            part.unlink(missing_ok=True)
-        write_config(run.folder, run.settings, run.data.description)
-        write_rows(run.folder, run.rows)
+
+        def in_line() -> None:
+            for part in filter(is_part, run.folder.iterdir()):
+                part.unlink(missing_ok=True)
+            write_config(run.folder, run.settings, run.data.description)
+            write_rows(run.folder, run.rows)
+
+        run.processes.only_first(in_line)
         return run
 
     @functools.cached_property
@@ -163,8 +173,8 @@ class Run:
         Sets PyTorch's number of threads, which the exact result depends on. However it ends, the run is saved.
 
         Args:
-            enough: is asked after each step; True ends the training with a last row.
-            stop: is asked after each step; True ends the training at once, without a row.
+            enough: is asked after each step; True in any process ends the training with a last row.
+            stop: is asked after each step; True in any process ends the training at once, without a row.
             on_step: is given the run after each step.
             on_row: is given each row of the metrics.
         """
@@ -173,7 +183,8 @@ class Run:
         if self.trainer.steps == 0 and self.untrained is None:
             x = self.data.evaluation("valid")[: min(EXAMPLES, self.settings.eval_examples)]
             samples, generator = self.settings.eval_samples, self.settings.stream("untrained")
-            self.untrained = Untrained(estimate(self.machine, x, samples, generator=generator).log_p)
+            found = estimate(self.machine, x, samples, generator=generator, processes=self.processes)
+            self.untrained = Untrained(found.log_p)
         began = time.perf_counter()
 
         def after_step(value: Tensor) -> None:
@@ -185,13 +196,16 @@ class Run:
             self._count += 1
             if on_step is not None:
                 on_step(self)
-            stopping = stop is not None and stop()
-            ending = enough is not None and enough()
-            if not stopping and (self._row_due() or ending):
+            asked = stop is not None and stop(), enough is not None and enough(), self._save_due()
+            stopping, ending, saving = self.processes.any(asked, self._total.device)
+            evaluated = not stopping and (self._row_due() or ending)
+            if evaluated:
                 self._add_row(on_row)
-            elif stopping or time.monotonic() - self._saved >= self.settings.checkpoint_every:
+            elif stopping or saving:
                 self.save()
-            if stopping or ending or (stop is not None and stop()):  # asked while the row was evaluated
+            if evaluated and not ending:  # asked while the row was evaluated
+                (stopping,) = self.processes.any([stop is not None and stop()], self._total.device)
+            if stopping or ending:
                 raise Stopped
             began = time.perf_counter()
 
@@ -228,7 +242,14 @@ class Run:
         """
         x = self.data.evaluation(split)[: examples or self.settings.eval_examples]
         generator = self.settings.stream(f"{split} {self.steps}" if seed is None else f"evaluation {seed}")
-        return estimate(self.machine, x, samples or self.settings.eval_samples, generator=generator, progress=progress)
+        return estimate(
+            self.machine,
+            x,
+            samples or self.settings.eval_samples,
+            generator=generator,
+            progress=progress,
+            processes=self.processes,
+        )
 
     def exact_kl(self) -> float | None:
         """KL(data ‖ machine) in nats, or None unless both are known exactly."""
@@ -250,8 +271,12 @@ class Run:
         return run_panels(self.machine, self.data, self.settings.stream(f"pictures {self.steps}"))
 
     def save(self) -> None:
-        """Replace the checkpoint, then the metrics."""
+        """Replace the checkpoint, then the metrics; the first process does, and all must call it."""
         self._require_finite()
+        self.processes.only_first(self._write)
+        self._saved = time.monotonic()
+
+    def _write(self) -> None:
         state = {
             "trainer": self.trainer.state_dict(),
             "seconds": self.seconds,
@@ -263,7 +288,6 @@ class Run:
         with replacing(self.folder / CHECKPOINT) as file:
             torch.save(state, file)
         write_rows(self.folder, self.rows)
-        self._saved = time.monotonic()
 
     def _load(self) -> None:
         path = self.folder / CHECKPOINT
@@ -293,14 +317,17 @@ class Run:
     def _withdraw(self) -> None:
         """Remove the files of a run that failed before its first checkpoint, so that the folder can be used again."""
         with contextlib.suppress(OSError):
-            if not (self.folder / CHECKPOINT).exists():
+            if self.processes.first and not (self.folder / CHECKPOINT).exists():
                 for name in (CONFIG, METRICS):
                     (self.folder / name).unlink(missing_ok=True)
                 self.folder.rmdir()
 
     def _pauses(self) -> bool:
         """Whether something other than the next step follows now."""
-        return self._row_due() or time.monotonic() - self._saved >= self.settings.checkpoint_every
+        return self._row_due() or self._save_due()
+
+    def _save_due(self) -> bool:
+        return time.monotonic() - self._saved >= self.settings.checkpoint_every
 
     def _row_due(self) -> bool:
         """Whether the machine is to be evaluated after this step and has not been."""
@@ -343,6 +370,14 @@ class Run:
         """Wait for the device, so that the clock tells what was done."""
         if self.settings.device.startswith("cuda"):
             torch.cuda.synchronize()
+
+
+def _require_free(folder: Path) -> None:
+    """Raise unless a new run may be made in this folder."""
+    if holds_run(folder):
+        raise SettingError(f"{folder} already holds a run; resume it, or give another folder.")
+    if folder.exists() and (not folder.is_dir() or any(not is_part(path) for path in folder.iterdir())):
+        raise SettingError(f"{folder} exists and is not an empty folder; give another one.")
 
 
 def _known(error: float) -> float | None:

@@ -122,7 +122,8 @@ def wake(machine: Networks, x: Tensor, samples: int, generator: Generator | None
     below = x
     for i, layer in enumerate(machine.recognition_layers()):
         below, predictor = machine.draw_up(i, below, generator, samples=samples if i == 0 else 1)
-        fixed = predictor.detach().reshape(-1, batch, predictor.shape[-1])
+        fixed = predictor.detach()
+        fixed = fixed if len(fixed) == batch else by_sample(fixed, samples)
         log_q = log_q + layer.family.log_prob(by_sample(below, samples), fixed).sum(-1)
         hidden.append(below)
         recognition.append(predictor)

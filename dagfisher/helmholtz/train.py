@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._draws import Part, PartGenerator
+from .._processes import launched
 from .._settings import LARGEST_RATE
 from ..datasets import Dataset
 from ..errors import CheckpointError, SettingError, ShapeError
@@ -38,6 +40,10 @@ class Trainer:
     and lets the optimizer move both networks. `state_dict` holds
     all that a new trainer needs to continue exactly.
 
+    Several processes that ``torchrun`` started train one machine together, and each takes its part of every minibatch.
+    Steps are those of one process, to rounding, whatever the number of processes: random numbers do not depend on it,
+    and a checkpoint of some processes continues with any other number of them.
+
     Args:
         machine: is trained in place.
         algorithm: ``"ws"``, ``"rws"``, ``"bihm"``, ``"reinforce"``, ``"nws"``, ``"nrws"``, ``"dnrws"``, ``"nbihm"``, a
@@ -55,6 +61,8 @@ class Trainer:
             :class:`Schedule`. By default the learning rate falls to 0 over the last half; ``{}``: nothing changes.
         optimizer: a callable of param groups (p first, q second) that makes the optimizer instead of the default one,
             for example ``lambda groups: torch.optim.Adam(groups, lr=1e-3)``.
+        process_group: of the processes that train together. None: the default group, which is initialised here if
+            ``torchrun`` started this process; False: this process alone.
         settings: further keyword arguments of :class:`dagfisher.DAGNaturalGradient`, for natural algorithms, or of
             ``torch.optim.SGD``, for plain ones.
     """
@@ -76,9 +84,11 @@ class Trainer:
         regularisers: Sequence[Regulariser] = (),
         schedules: Mapping[str, Schedule] | None = None,
         optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
+        process_group: Any = None,
         **settings: Any,
     ) -> None:
         self.machine = machine
+        self.processes = launched(process_group)
         self.algorithm = algorithm if isinstance(algorithm, Algorithm) else algorithm_named(algorithm)
         self.samples = self.algorithm.samples if samples is None else samples
         _check(self.algorithm, self.samples, fisher, sleep_steps, sleep_scale)
@@ -87,7 +97,8 @@ class Trainer:
         self.fisher = fisher
         self.sleep_steps = sleep_steps
         self.sleep_scale = sleep_scale
-        self.generator = torch.Generator(device=machine.prior.bias.device).manual_seed(seed)
+        self.generator = PartGenerator(machine.prior.bias.device)
+        self.generator.manual_seed(seed)
         self.regularisers = list(regularisers)
         if not all(isinstance(regulariser, Regulariser) for regulariser in self.regularisers):
             raise SettingError("regularisers must be objects like L2(1e-4) or Entropy(0.01).")
@@ -95,6 +106,7 @@ class Trainer:
         self.epoch = 0
         self.batch = 0
         self.steps = 0
+        self._share = 1.0
         self._entropy: Tensor | None = None
         self.optimizer = self._make_optimizer(optimizer, lr, damping, update_every, settings)
         self._base = self._scheduled_values()
@@ -129,6 +141,7 @@ class Trainer:
             lr=rate,
             damping="auto" if damping is None else damping,
             update_every=next((k for k in (update_every, chosen.update_every) if k is not None), "auto"),
+            process_group=self.processes.given,
             **{"solver": chosen.solver, **settings},
         )
 
@@ -172,30 +185,36 @@ class Trainer:
         """Learn from one minibatch.
 
         Args:
-            x: data in [0, 1], (B, pixels).
+            x: data in [0, 1], (B, pixels), all of them in every process that trains together.
 
         Returns:
             The minibatch's mean of log p(x) as its S samples estimated it before the step, a scalar.
         """
-        encoded = self.machine.encode(x)
+        own = self.processes.share(len(x))
+        self._share = len(own) / len(x)
+        if self.processes.size > 1:
+            self.generator.part = Part(own.start, own.stop, len(x), self.samples)
+        encoded = self.machine.encode(x[own.start : own.stop])
         self.optimizer.zero_grad()
         state = wake(self.machine, encoded, self.samples, self.generator)
         terms = Terms()
-        weights = self._fitting(self.algorithm.weights(state), state, "weights")
+        found = self._fitting(self.algorithm.weights, state, state, "weights")
+        weights = self._share * found
         generative_terms(self.machine, state, weights, terms)
         if self.fisher == "wake":
             observe_generative(self.machine, state, weights)
         if self.algorithm.recognition is not None:
-            step = Step(state, weights, self.baseline, self.steps)
-            coefficients = self._fitting(self.algorithm.recognition(step), state, "recognition coefficients")
-            recognition_terms(self.machine, state, self._wake_share * coefficients, terms)
+            step = Step(state, found, self.baseline, self.steps)
+            coefficients = self._fitting(self.algorithm.recognition, step, state, "recognition coefficients")
+            recognition_terms(self.machine, state, self._share * self._wake_share * coefficients, terms)
         if self.algorithm.sleeps or self.fisher == "dream":
             self._sleep(state, terms, observe_dreams=self.fisher == "dream")
         for regulariser in self.regularisers:
             if isinstance(regulariser, Entropy):
                 strength = regulariser.at(self.steps)
-                self._entropy = regulariser.add(self.machine, state, weights, strength, terms)
-        terms.backward()
+                self._entropy = regulariser.add(self.machine, state, weights, strength, terms, share=self._share)
+        value = log_mean_exp(state.log_ratio, 0).sum() / len(x)
+        self._backward(terms, [value] if self._entropy is None else [value, self._entropy])
         changes = self._shrinkage()
         self.optimizer.step()
         with torch.no_grad():
@@ -204,7 +223,13 @@ class Trainer:
         self.steps += 1
         for _ in range(self.sleep_steps - 1):
             self._sleep_step(state)
-        return log_mean_exp(state.log_ratio, 0).mean()
+        return value
+
+    def _backward(self, terms: Terms, values: Sequence[Tensor] = ()) -> None:
+        """The gradients of all processes in `.grad`, and the sums of the values over all of them, in place."""
+        terms.backward()
+        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        self.processes.sum_([*gradients, *values])
 
     def _shrinkage(self) -> dict[Tensor, Tensor]:
         """The changes of the weights that L1 and L2 make at this step."""
@@ -224,8 +249,11 @@ class Trainer:
                 values[regulariser.name] = float(self._entropy)
         return values
 
-    def _fitting(self, found: Tensor, state: Wake, what: str) -> Tensor:
-        """What the algorithm gave for the samples, if it has a value for each."""
+    def _fitting(self, function: Callable[[Any], Tensor], given: Any, state: Wake, what: str) -> Tensor:
+        """What a function of the algorithm gives for the samples, if it has a value for each."""
+        if not state.log_p.numel():
+            return state.log_p  # more processes than examples
+        found = function(given)
         if found.shape != state.log_p.shape:
             raise ShapeError(
                 f"the {what} of {self.algorithm.name} must be {tuple(state.log_p.shape)}, samples × examples, not "
@@ -242,7 +270,7 @@ class Trainer:
         return self.algorithm.dreams * self.sleep_scale
 
     def _sleep(self, state: Wake, terms: Terms, *, observe_dreams: bool) -> None:
-        coefficient, count = self._dream_coefficient, state.log_p.numel()
+        coefficient, count = self._share * self._dream_coefficient, state.log_p.numel()
         sleep_terms(self.machine, count, coefficient, terms, self.generator, observe_dreams=observe_dreams)
 
     def _sleep_step(self, state: Wake) -> None:
@@ -252,7 +280,7 @@ class Trainer:
             self.machine.up(i, parents, states)
         terms = Terms()
         self._sleep(state, terms, observe_dreams=False)
-        terms.backward()
+        self._backward(terms)
         self.optimizer.step()
 
     def fit(
