@@ -2,8 +2,8 @@
 
 The rooms, in the order of the data: `families` and `maps` say what a layer is; `declare` says it of a module; `capture`
 keeps what forward passes leave; `fisher` and `solvers` make and invert the blocks; `optim` takes the step. `nn` has
-ready-made layers, `helmholtz` machines made of them, `search` black-box search, `datasets` images to learn from, `app`
-the program.
+ready-made layers, `helmholtz` machines made of them, `search` black-box search, `probes` linear probes of
+machines, `datasets` images to learn from, `app` the program.
 """
 
 from . import errors, families, maps, nn, solvers

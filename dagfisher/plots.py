@@ -7,7 +7,7 @@ drawn.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +71,33 @@ def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, quantity: st
         right.legend(handles, labels, loc="lower right", frameon=False)
     else:
         figure.legend(handles, labels, loc="outside right center", frameon=False)
+    _write(figure, path)
+
+
+def draw_places(
+    lines: Mapping[str, Sequence[float]], places: Sequence[str], path: Path, *, title: str, quantity: str
+) -> None:
+    """Write a picture of lines that have a value at each of some named places, for example the layers of a network.
+
+    Args:
+        lines: the values by the label of their line, as many as there are places; solid, then dashed and dotted.
+        places: their names, from left to right.
+        path: the PNG file; its folder is made if need be.
+        title: of the picture.
+        quantity: what the values are, with their unit.
+    """
+    figure = _figure(max(5.5, 1.1 * len(places)), 4.2)
+    axes = figure.subplots()
+    for i, (label, values) in enumerate(lines.items()):
+        style = {**_style(i, len(places)), "linestyle": ("-", "--", ":")[i % 3]}
+        axes.plot(range(len(places)), values, label=label, **style)
+    axes.set_xticks(range(len(places)), places)
+    axes.set_ylabel(quantity, color=INK)
+    axes.set_ylim(bottom=0)
+    axes.grid(color=FAINT, linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     _write(figure, path)
 
 

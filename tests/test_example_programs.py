@@ -185,6 +185,13 @@ def test_complete_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert left["score"](images, images, known) > -1 > left["score"](1 - images, images, known)
 
 
+def test_probe_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = run(monkeypatch, tmp_path, "probe_layers")["rows"]
+    assert [row.units for row in rows] == [196, 100, 50, 20, 10, 10]
+    assert rows[-1].untrained_error > 2 * rows[0].untrained_error  # untrained depth destroys what the pixels have
+    assert rows[1].test_error < rows[1].untrained_error
+
+
 def test_black_box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     left = run(monkeypatch, tmp_path, "black_box")
     valley, formula = left["panels"].values()

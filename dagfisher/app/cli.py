@@ -1,4 +1,4 @@
-"""The program `dagfisher`: train, evaluate, sample, reconstruct, complete, compare, data, algorithms, demo."""
+"""The program `dagfisher`: train, evaluate, sample, reconstruct, complete, probe, compare, data, algorithms, demo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..helmholtz.algorithms import ALGORITHMS
 from ..helmholtz.settings import Settings
 from .demo import demo
 from .exits import BAD_INPUT, INTERRUPTED, explain
-from .looking import HIDDEN, compare, complete, evaluate, reconstruct, sample
+from .looking import HIDDEN, compare, complete, evaluate, probe, reconstruct, sample
 from .progress import told_elsewhere, warn
 from .training import train
 
@@ -111,6 +111,12 @@ def _parser() -> Parser:
     )
     _add_images(parsed)
 
+    parsed = command("probe", probe, "Fit a linear classifier to what each layer of a run's machine says.")
+    _add_run(parsed)
+    parsed.add_argument("--examples", type=_positive, default=10_000, help="training images to fit to (10000)")
+    parsed.add_argument("--penalty", type=_fraction, default=1e-3, help="on the squares of the weights (0.001)")
+    parsed.add_argument("--out", type=_png, help="the picture to write (probes.png in the run folder, CSV beside it)")
+
     parsed = command("compare", compare, "Compare runs in a table and a picture.")
     parsed.add_argument("runs", nargs="+", type=Path, help="run folders; other files and folders are passed over")
     parsed.add_argument("--out", type=_png, required=True, help="the picture to write")
@@ -152,6 +158,16 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--split", choices=("train", "valid", "test"), default="test", help="of the run's data (test)")
     source.add_argument("--images", type=Path, metavar="PATH", help="images of your own instead of the run's data")
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"it must be a number between 0 and 1, not {text!r}")
+    return value
 
 
 def _count(text: str) -> int:

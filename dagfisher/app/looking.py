@@ -1,4 +1,4 @@
-"""The commands that look at runs: `evaluate`, `sample`, `reconstruct`, `complete`, `compare`."""
+"""The commands that look at runs: `evaluate`, `sample`, `reconstruct`, `complete`, `probe`, `compare`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import datasets
+from .. import datasets, probes
 from .._text import table, with_error
 from ..datasets import DataError
 from ..errors import SettingError
@@ -108,6 +108,27 @@ def complete(options: argparse.Namespace) -> int:
     panels = [Panel(title, x), Panel(f"known: all but {options.hide}", shown)]
     panels += [Panel("expectation of the hidden half", found.mean), Panel("a draw of it", found.sample)]
     return _picture(options, run, "completions.png", panels)
+
+
+def probe(options: argparse.Namespace) -> int:
+    """Fit a linear probe to every layer of a run's machine; print a table, write probes.csv and a picture."""
+    run = _open(options)
+    untrained = run.settings.build(run.description).machine  # as it was before its first step
+    found = probes.probe_layers(
+        run.machine, run.data, examples=options.examples, penalty=options.penalty, untrained=untrained
+    )
+    lines = [
+        [f"layer {row.layer}" if row.layer else "data", str(row.units)]
+        + [f"{100 * error:.2f} %" for error in (row.train_error, row.test_error, row.untrained_error)]
+        for row in found
+    ]
+    print(table(["probe of", "units", "training error", "test error", "test error, untrained"], lines))
+    out = options.out or options.run / "probes.png"
+    probes.write_probes(found, out.with_suffix(".csv"))
+    title = f"Linear probes, {display(run.settings.algorithm)} on {run.description.label}"
+    probes.draw_probes(found, out, title=f"{title}, epoch {run.steps / run.batches:.4g}")
+    print(out)
+    return 0
 
 
 def _known(hide: str, shape: tuple[int, int], generator: torch.Generator) -> Tensor:

@@ -5,9 +5,10 @@ samples of q are drawn and weighed, samples of p are dreamt, and the optimizer (
 algorithms) follows the gradients. A `Run` is training in a folder, described by `Settings`, that can be left and
 continued.
 
-The modules in the order of their imports: `shapes` (units of convolutions), `layers` (predictors, draws), `sampling` (wake and dreams), `evaluate` (log-likelihoods), `completion` (unknown pixels), `machine`, `objectives`
-(gradients), `regularisers`, `schedules`, `algorithms`, `train`, `settings`, `metrics` (rows of a run), `pictures`,
-`runs`. To add an algorithm, write an `Algorithm` and `register_algorithm` it.
+The modules in the order of their imports: `shapes` (units of convolutions), `layers` (predictors and draws of any
+layer), `sampling` (wake and dreams), `evaluate` (log-likelihoods), `completion` (unknown pixels), `machine`,
+`objectives` (gradients), `regularisers`, `schedules`, `algorithms`, `train`, `settings`, `metrics` (rows of a run),
+`pictures`, `runs`. To add an algorithm, write an `Algorithm` and `register_algorithm` it.
 """
 
 from .algorithms import ALGORITHMS, Algorithm, Figure, Step, register_algorithm

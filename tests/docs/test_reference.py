@@ -18,7 +18,19 @@ from dagfisher.optim import OptimizerSettings
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 REFERENCE = "\n".join(page.read_text(encoding="utf-8") for page in sorted((DOCS / "api").glob("*.rst")))
-MODULES = ["", ".families", ".maps", ".solvers", ".optim", ".testing", ".helmholtz", ".search", ".datasets", ".app"]
+MODULES = [
+    "",
+    ".families",
+    ".maps",
+    ".solvers",
+    ".optim",
+    ".testing",
+    ".helmholtz",
+    ".probes",
+    ".search",
+    ".datasets",
+    ".app",
+]
 
 
 @pytest.mark.parametrize("module", [f"dagfisher{name}" for name in MODULES])
