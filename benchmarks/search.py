@@ -182,7 +182,7 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
             along = sorted({spent for curve in curves for spent, _ in curve})
             middle = [statistics.median(_at(curve, spent) for curve in curves) for spent in along]
             shown = [(a, max(m, CLOSE)) for a, m in zip(along, middle, strict=True) if m < math.inf]
-            axes.plot(*zip(*shown, strict=True), color=COLOURS[i + 3 * (name in list(PROBLEMS)[-2:])], label=method)
+            axes.plot(*zip(*shown, strict=True), color=COLOURS[i], label=method)
         axes.set_xscale("log")
         if name != "MaxSAT, 50":
             axes.set_yscale("log")

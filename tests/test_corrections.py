@@ -38,6 +38,7 @@ def test_the_second_moment_of_a_gaussian_layer_has_the_variances_on_its_diagonal
     drawn = Gaussian("log_std").sample(predictor.expand(400_000, -1), torch.Generator().manual_seed(0))
     found = drawn.T @ drawn / len(drawn)
     right = torch.outer(mean, mean) + torch.diag(std**2)
+    torch.testing.assert_close(Gaussian("log_std").second_moment(predictor[None]), right)
     printed = torch.outer(mean, mean) + torch.outer(std, std)
     assert float((found - right).abs().max()) < 0.02 < 0.5 < float((found - printed).abs().max())
 

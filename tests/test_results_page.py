@@ -44,3 +44,11 @@ def test_the_figures_of_lateral_connections_are_in_the_docs(monkeypatch: pytest.
         )
         counted = benchmark.parameters(benchmark.machine_of(row[0]))
         assert row[2] == f"{counted:,}"
+
+
+def test_the_table_of_searches_is_the_one_of_the_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = importlib.import_module("search")
+    shown = benchmark.show(benchmark.read(ROOT / "benchmarks" / "results" / "search.jsonl"))
+    page = (ROOT / "docs" / "search.rst").read_text(encoding="utf-8")
+    assert "\n".join(f"   {line}" for line in shown.splitlines()) in page

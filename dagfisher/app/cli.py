@@ -206,12 +206,13 @@ def _data(options: argparse.Namespace) -> int:
 
 
 def _algorithms(options: argparse.Namespace) -> int:
+    width = max(map(len, ALGORITHMS))
     for algorithm in ALGORITHMS.values():
         settings = f"lr {algorithm.lr:g}"
         if algorithm.solver is not None:
             every = algorithm.update_every
             settings += f", update every {every}" if every is not None else ""
-        print(f"{algorithm.name:<10} {algorithm.summary} ({settings})")
+        print(f"{algorithm.name:<{width}}  {algorithm.summary} ({settings})")
     return 0
 
 

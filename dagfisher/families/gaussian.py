@@ -122,6 +122,20 @@ class Gaussian(Family):
     def entropy(self, predictor: Tensor) -> Tensor:
         return self.moments(predictor)[1] + 0.5 * (1 + LOG_2PI)
 
+    def second_moment(self, predictor: Tensor) -> Tensor:
+        """E[h hᵀ] of the units, averaged over the samples: μμᵀ + diag(σ²), in closed form.
+
+        It is half of the Fisher block about log σ of every unit whose parents these units are, without a draw of them.
+
+        Args:
+            predictor: (n × outputs).
+
+        Returns:
+            (units × units).
+        """
+        mean, log_std = self.moments(predictor)
+        return mean.T @ mean / len(mean) + torch.diag(torch.exp(2 * log_std).mean(0))
+
     def entropy_score(self, predictor: Tensor) -> Tensor:
         if self.std is not None:
             return torch.zeros_like(predictor)

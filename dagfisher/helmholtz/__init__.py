@@ -7,7 +7,8 @@ continued.
 
 The modules in the order of their imports: `shapes` (units of convolutions), `layers` (predictors and draws of any
 layer), `sampling` (wake and dreams), `evaluate` (log-likelihoods), `completion` (unknown pixels), `machine`,
-`objectives` (gradients), `regularisers`, `schedules`, `algorithms`, `train`, `settings`, `metrics` (rows of a run),
+`objectives` (gradients), `regularisers`, `schedules`, `baselines` (of
+REINFORCE), `algorithms`, `train`, `settings`, `metrics` (rows of a run),
 `pictures`, `runs`. To add an algorithm, write an `Algorithm` and `register_algorithm` it.
 """
 

@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 from .._settings import LARGEST_RATE
 from ..errors import SettingError
 from ..optim import OptimizerSettings
+from .baselines import leave_one_out, natural_baseline, optimal_baseline
 from .evaluate import Estimate
 from .machine import HelmholtzMachine
 from .sampling import Wake
@@ -157,13 +158,6 @@ def same_weights(step: Step) -> Tensor:
     return step.weights - 1 / step.weights.numel() if step.baseline else step.weights
 
 
-def leave_one_out(step: Step) -> Tensor:
-    """REINFORCE, (S, B): log p − log q of each sample less the mean over the other samples of its example."""
-    signal = step.wake.log_ratio
-    others = (signal.sum(0) - signal) / (step.wake.samples - 1)
-    return (signal - others) / signal.numel()
-
-
 P_STAR = Figure(
     key="log_p_star_plus_2_log_z",
     label="log p* + 2 log Z",
@@ -245,5 +239,19 @@ for _algorithm in (
         **{**_NATURAL, "solver": "diagonal"},
     ),
     dataclasses.replace(_BIHM, name="nbihm", summary="natural bidirectional machine", **_NATURAL),
+    dataclasses.replace(
+        _REINFORCE,
+        name="reinforce-optimal",
+        summary="evidence bound; q by REINFORCE with the baseline of least variance",
+        recognition=optimal_baseline,
+    ),
+    dataclasses.replace(_REINFORCE, name="nreinforce", summary="natural REINFORCE", **_NATURAL),
+    dataclasses.replace(
+        _REINFORCE,
+        name="nreinforce-optimal",
+        summary="natural REINFORCE with the baseline of least variance in the Fisher metric",
+        recognition=natural_baseline,
+        **_NATURAL,
+    ),
 ):
     register_algorithm(_algorithm)

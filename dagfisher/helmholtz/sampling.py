@@ -7,13 +7,14 @@ its log-likelihood is estimated from wake samples.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor
 
 from ..capture import no_capture
+from ..families import Family
 from ..nn import StochasticLayer
 from .layers import Draw, TopLayer
 
@@ -85,6 +86,8 @@ class Wake:
     """log p(x, h), (S, B)."""
     log_q: Tensor
     """log q(h|x), (S, B)."""
+    families: list[Family] = field(default_factory=list)
+    """Of the recognition layers, from the bottom up."""
 
     @property
     def samples(self) -> int:
@@ -128,7 +131,8 @@ def wake(machine: Networks, x: Tensor, samples: int, generator: Generator | None
         hidden.append(below)
         recognition.append(predictor)
     generative, log_p = joint(machine, x, hidden, samples)
-    return Wake(x, hidden, recognition, generative, log_p, log_q)
+    families = [layer.family for layer in machine.recognition_layers()]
+    return Wake(x, hidden, recognition, generative, log_p, log_q, families)
 
 
 @torch.no_grad()

@@ -46,7 +46,8 @@ class Trainer:
 
     Args:
         machine: is trained in place.
-        algorithm: ``"ws"``, ``"rws"``, ``"bihm"``, ``"reinforce"``, ``"nws"``, ``"nrws"``, ``"dnrws"``, ``"nbihm"``, a
+        algorithm: ``"ws"``, ``"rws"``, ``"bihm"``, ``"reinforce"``, ``"nws"``, ``"nrws"``, ``"dnrws"``, ``"nbihm"``,
+            ``"nreinforce"``, ``"reinforce-optimal"``, ``"nreinforce-optimal"``, a
             name that was registered, or an :class:`Algorithm`.
         lr, update_every: of the optimizer; the algorithm's own defaults if not given.
         damping: of natural algorithms; if it is not given, each layer finds its own.
