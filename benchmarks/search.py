@@ -175,16 +175,17 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
     order = [*(n for n in PROBLEMS if n.endswith("10")), "NK landscape, 30"]
     order += [*(n for n in PROBLEMS if n.endswith("40")), "MaxSAT, 50"]
     for axes, name in zip(grid.flat, order, strict=True):
-        for i, method in enumerate(methods(name)):
+        for method in methods(name):
+            colour = COLOURS[[*(BITS if method in BITS else REAL)].index(method)]
             curves = [r["curve"] for r in records if (r["problem"], r["method"]) == (name, method)]
             if not curves:
                 continue
             along = sorted({spent for curve in curves for spent, _ in curve})
             middle = [statistics.median(_at(curve, spent) for curve in curves) for spent in along]
             shown = [(a, max(m, CLOSE)) for a, m in zip(along, middle, strict=True) if m < math.inf]
-            axes.plot(*zip(*shown, strict=True), color=COLOURS[i], label=method)
+            axes.plot(*zip(*shown, strict=True), color=colour, label=method)
         axes.set_xscale("log")
-        if name != "MaxSAT, 50":
+        if not name.startswith(("NK", "MaxSAT")):
             axes.set_yscale("log")
         axes.set_title(name, color=INK, fontsize=11)
         axes.grid(color=FAINT, linewidth=0.8)
