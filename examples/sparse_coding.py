@@ -21,6 +21,7 @@ than 6 of the 16 strokes in the end.
 import argparse
 import math
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -82,7 +83,9 @@ class SparseCoding(nn.Module):
         return (normalize(STROKES, dim=1) @ normalize(self.dictionary.weight, dim=0)).abs().amax(1)
 
 
-def train(label: str, seconds: float, seed: int = 0) -> tuple[SparseCoding, list[tuple[float, float]], int]:
+def train(
+    label: str, seconds: float, seed: int = 0, clock: Callable[[], float] = time.process_time
+) -> tuple[SparseCoding, list[tuple[float, float]], int]:
     """The model, its bounds of new images at eight moments, and the steps that it took."""
     torch.manual_seed(seed)
     generator = Generator().manual_seed(seed)
@@ -90,12 +93,12 @@ def train(label: str, seconds: float, seed: int = 0) -> tuple[SparseCoding, list
     opt = METHODS[label](model.parameters())
     lr, spent, steps, points = opt.param_groups[0]["lr"], 0.0, 0, []
     while spent < seconds:
-        x, began = make_images(BATCH, generator), time.process_time()
+        x, began = make_images(BATCH, generator), clock()
         opt.param_groups[0]["lr"] = lr * min(1.0, 2 * (1 - spent / seconds))
         opt.zero_grad()
         (-model.bound(x)).backward()
         opt.step()
-        steps, spent = steps + 1, spent + time.process_time() - began
+        steps, spent = steps + 1, spent + clock() - began
         if spent >= seconds * (len(points) + 1) / POINTS:
             with torch.no_grad():
                 points.append((spent, float(model.bound(test))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import runpy
 import sys
@@ -323,5 +324,5 @@ def test_the_divergence_in_the_bound_of_sparse_coding_is_that_of_drawn_codes() -
 @pytest.mark.slow
 def test_sparse_coding_finds_all_strokes() -> None:
     left = runpy.run_path(str(EXAMPLES / "sparse_coding.py"))
-    model, points, _ = left["train"]("natural, lr 0.1", 6.0)
+    model, points, _ = left["train"]("natural, lr 0.1", 2500, clock=itertools.count().__next__)  # steps, not seconds
     assert int((model.matches() > 0.9).sum()) == left["CODES"] and points[-1][1] > -102.5
