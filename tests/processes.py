@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=30)
 """Of every message between the processes, and of every function that is given to them."""
 
 
@@ -49,7 +49,7 @@ class Pool:
         # Where it can be had, one server imports torch and is forked for each process.
         kind = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         context = multiprocessing.get_context(kind)
-        context.set_forkserver_preload(["processes", "by_hand", "pytest", "torch.nn.parallel", "dagfisher.helmholtz"])
+        context.set_forkserver_preload(["processes", "by_hand", "pytest", "torch._dynamo", "dagfisher.helmholtz"])
         self._folder, self._count = folder, 0
         pairs = [context.Pipe() for _ in range(world)]
         self._calls = [here for here, _ in pairs]

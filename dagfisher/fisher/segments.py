@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..solvers import CoupledProblem, GramProblem, MaskedProblem, Problem, RowProblem
-from ..solvers.base import gram_blocks
+from ..solvers.blocks import gram_blocks
 
 
 class RowSegment(NamedTuple):
@@ -51,6 +51,12 @@ class RowSegment(NamedTuple):
         """d, the constant 1 included."""
         return self.parents.shape[1]
 
+    def part(self, own: range) -> RowSegment:
+        """Some of the units."""
+        units = slice(own.start, own.stop)
+        weights = self.weights if self.weights.shape[1] == 1 else self.weights[:, units]
+        return RowSegment(self.parents, weights, len(own), None if self.mask is None else self.mask[units])
+
     def to_gram(self) -> GramSegment:
         """The same blocks, built."""
         return GramSegment(gram_blocks(self.parents, self.weights, 0.0), self.units)
@@ -84,6 +90,12 @@ class GramSegment(NamedTuple):
         if self.mask is not None:
             return (self.blocks.diagonal(dim1=1, dim2=2) * self.mask).sum()
         return self.blocks.diagonal(dim1=1, dim2=2).sum() * (self.units / len(self.blocks))
+
+    def part(self, own: range) -> GramSegment:
+        """Some of the units."""
+        units = slice(own.start, own.stop)
+        blocks = self.blocks if len(self.blocks) == 1 else self.blocks[units]
+        return GramSegment(blocks, len(own), None if self.mask is None else self.mask[units])
 
     @property
     def parents_count(self) -> int:
@@ -133,6 +145,10 @@ class CoupledSegment(NamedTuple):
         """Σ_v tr F_v, a scalar."""
         own = (self.probability * (1 - self.probability)).sum(1)
         return (self.shares * own) @ self.parents.square().sum(1)
+
+    def part(self, own: range) -> CoupledSegment:
+        """Some of the units, of whole variables."""
+        return CoupledSegment(self.parents, self.probability[:, own.start : own.stop], self.shares, self.classes)
 
 
 Segment = RowSegment | GramSegment | CoupledSegment

@@ -218,10 +218,19 @@ def restored(state: dict[str, Any], device: torch.device) -> Rows | Grams:
     return Rows(state["rows"].to(device), fisher, sample, weight, positions=total is not None, classes=classes)
 
 
-def statistics_of(declaration: Declaration, passes: Sequence[Pass], step: int = 0) -> list[Rows | Grams]:
-    """The statistics of each captured pass of a layer; `step` decides which rows are drawn where they are too many."""
+def statistics_of(
+    declaration: Declaration, passes: Sequence[Pass], step: int = 0, processes: int = 1
+) -> list[Rows | Grams]:
+    """The statistics of each captured pass of a layer.
+
+    Args:
+        declaration: of the layer.
+        passes: that were captured.
+        step: decides which rows are drawn where they are too many.
+        processes: whose passes are joined; each of them has its share of what is too many.
+    """
     found: list[Rows | Grams] = [
-        each.statistics if each.statistics is not None else _rows(declaration, each, step, -1 - i)
+        each.statistics if each.statistics is not None else _rows(declaration, each, step, -1 - i, processes)
         for i, each in enumerate(passes)
     ]
     return _of_same_samples(found, passes) if declaration.reading.calls == "positions" else found
@@ -241,13 +250,14 @@ def _of_same_samples(found: list[Rows | Grams], passes: Sequence[Pass]) -> list[
     return found
 
 
-def compact(declaration: Declaration, step: int, needs_rows: bool, each: Pass, number: int) -> Pass:
+def compact(declaration: Declaration, step: int, needs_rows: bool, processes: int, each: Pass, number: int) -> Pass:
     """The pass, or its statistics where it is too large to keep.
 
     Args:
         declaration: of the layer.
         step: of the optimizer; with torch's seed and `number` it decides which rows `max_rows` keeps.
         needs_rows: whether the solver needs rows, however many there are.
+        processes: whose passes are joined.
         each: the pass.
         number: of the pass, counted from the last step or zero_grad().
     """
@@ -256,10 +266,11 @@ def compact(declaration: Declaration, step: int, needs_rows: bool, each: Pass, n
     needs_rows = needs_rows or declaration.coupled > 1
     samples, n, size = each.sample_weights.shape[0], _row_count(declaration, each), _row_size(declaration)
     made: Rows | Grams
-    if n > _most_rows(declaration):
-        made = _rows(declaration, each, step, number)
-    elif not needs_rows and n > samples > 1 and ACCUMULATE * samples // (n * size) < samples:
-        made = _accumulated(declaration, each, each.fisher_weights, max(1, ACCUMULATE * samples // (n * size)))
+    chunk = ACCUMULATE // processes * samples // max(n * size, 1)
+    if n > _most_rows(declaration, processes):
+        made = _rows(declaration, each, step, number, processes)
+    elif not needs_rows and n > samples > 1 and chunk < samples:
+        made = _accumulated(declaration, each, each.fisher_weights, max(1, chunk))
     else:
         return each
     return replace(each, parents=None, fisher_weights=(), statistics=made)
@@ -269,21 +280,22 @@ def _row_size(declaration: Declaration) -> int:
     return max(declaration.map.row_size(declaration.module), 1)
 
 
-def _most_rows(declaration: Declaration) -> float:
-    """The rows of a pass above which some are drawn."""
+def _most_rows(declaration: Declaration, processes: int) -> float:
+    """The rows of a pass of one of so many processes above which some are drawn."""
     given = declaration.reading.max_rows
-    return min(ENOUGH_ROWS, max(ENOUGH // _row_size(declaration), 1)) if given is None else given
+    most = min(ENOUGH_ROWS, max(ENOUGH // _row_size(declaration), 1)) if given is None else given
+    return most if processes == 1 else max(most // processes, 1)
 
 
 def _row_count(declaration: Declaration, each: Pass) -> int:
     return each.shape.numel() // max(declaration.units, 1)
 
 
-def _rows(declaration: Declaration, each: Pass, step: int, number: int) -> Rows:
+def _rows(declaration: Declaration, each: Pass, step: int, number: int, processes: int) -> Rows:
     """The rows of a pass, or as many of them, drawn at random, as are enough; the expectation of the blocks stays."""
     weights, sample = each.fisher_weights, each.sample_weights
     q = weights.weights(declaration, sample.dtype) if isinstance(weights, Pending) else weights
-    n, samples, most = _row_count(declaration, each), sample.shape[0], _most_rows(declaration)
+    n, samples, most = _row_count(declaration, each), sample.shape[0], _most_rows(declaration, processes)
     parents, shape, total = each.parents, each.shape, sample.sum()
     positions = n // max(samples, 1)
     generator = _generator(step, number, sample.device) if n > most else None

@@ -15,9 +15,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .._processes import Processes
 from .._reading import Asking
 from ..fisher import LayerFisher
 from ..fisher.segments import Segment
+from .spread import share_of
 
 START = 0.1
 """The damping of the first refresh, or this share of the mean diagonal element of the blocks, if that is more."""
@@ -34,12 +36,20 @@ def first_damping(segments: Sequence[Segment]) -> Asking[float]:
     return min(max(START, START * diagonal), LARGEST) if math.isfinite(diagonal) else START
 
 
-def predictions(fisher: LayerFisher, segments: Sequence[Segment], gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """xᵀFx by fresh samples, and x·g, which the Fisher of the last refresh predicts, for x = (αI + F_old)⁻¹ g."""
-    vectors = fisher.solve(gradient)
-    parts = torch.split(vectors, [segment.units for segment in segments])
-    found = torch.stack([segment.curvature(part) for segment, part in zip(segments, parts, strict=True)]).sum()
-    return found, (vectors * gradient).sum()
+def predictions(fisher: LayerFisher, segments: Sequence[Segment], gradient: Tensor, processes: Processes) -> Tensor:
+    """xᵀFx by fresh samples, and x·g, which the Fisher of the last refresh predicts, for x = (αI + F_old)⁻¹ g; (2).
+
+    Of several processes each sums over its share of the units.
+    """
+    found: list[Tensor] = []
+    parts = torch.split(gradient, list(fisher.sizes))
+    for solver, segment, g in zip(fisher.solvers, segments, parts, strict=True):
+        own = share_of(solver, segment, processes)
+        if len(own) < segment.units:
+            solver, segment, g = solver.part(own, segment.units), segment.part(own), g[own.start : own.stop]
+        x = solver.solve(g)
+        found.append(torch.stack([segment.curvature(x), (x * g).sum()]))
+    return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
 def adapted(damping: float, found: float, predicted: float) -> float:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from .._processes import Processes
+from .._reading import read
+from ..capture import compute_dtype
+from ..declaration import Declaration
 from ..errors import ProcessError
-from ..fisher import Rows
+from ..fisher import Grams, Rows, choose, joined
+from ..fisher.statistics import WORTH_MERGING
+from ..solvers import SOLVERS, BlockShape
+from .layer import TrainedLayer
 from .matrix import LayerMatrix
 from .settings import NAMES, plain
 
@@ -63,29 +71,289 @@ def _shown(value: Any) -> str:
     return repr(plain(value))
 
 
-def share_rows(rows: Rows, group: dist.ProcessGroup) -> Rows:
-    """The rows of every process, in the order of the ranks, on every process; their numbers may differ."""
-    total = rows.total.clone()
-    dist.all_reduce(total, group=group)
-    return Rows(
-        _gather(rows.parents, group),
-        tuple(_gather(q, group) for q in rows.fisher_weights),
-        _gather(rows.sample_weights.unsqueeze(1), group).squeeze(1),
-        total,
-        positions=True,
-        classes=rows.classes,
+class Told(NamedTuple):
+    """What one process says of its statistics of one layer before it sends them."""
+
+    grams: bool = False
+    """Whether it has Gram matrices only."""
+    rows: int = 0
+    total: float = 0.0
+    """The sum of the sample weights."""
+    least: float = math.inf
+    """The smallest sample weight."""
+    mismatch: float = 0.0
+    """How far outputs are from the declared map, over what rounding allows."""
+    positions: bool = False
+    groups: int = 0
+    """Of parents, for a grouped convolution; 0: rows have one axis."""
+    parents: int = 0
+    shared: tuple[float, ...] = ()
+    """For each group of units, whether all its units share one block."""
+
+
+class Collected(NamedTuple):
+    """The statistics of one layer in this process."""
+
+    parts: list[Rows | Grams]
+    """Of each captured pass; empty: the layer was not used here."""
+    mismatch: Tensor | None = None
+    """How far outputs are from the declared map, over what rounding allows; None if that was not looked at."""
+
+    def whole(self, declaration: Declaration) -> Rows | Grams | None:
+        """Of all passes."""
+        return joined(self.parts, declaration.sizes) if self.parts else None
+
+    def tell(self, declaration: Declaration) -> list[float | Tensor]:
+        """The numbers of a `Told`."""
+        found, groups = self.whole(declaration), len(declaration.sizes)
+        if found is None:
+            return [*map(float, Told()[:-1]), *[0.0] * groups]
+        off = 0.0 if self.mismatch is None else self.mismatch
+        least = found.sample_weights.amin() if len(found.sample_weights) else math.inf
+        if isinstance(found, Rows):
+            shape, shared = found.parents.shape, [float(q.shape[1] == 1) for q in found.fisher_weights]
+            size = [float(shape[1]) if len(shape) == 3 else 0.0, float(shape[-1])]
+            return [0.0, float(shape[0]), found.total, least, off, float(found.positions), *size, *shared]
+        runs = found.blocks
+        own = [0.0 if len(runs) == groups else float(len(runs) // groups), float(runs[0].parents_count - 1)]
+        shared = [float(len(runs[i * len(runs) // groups].blocks) == 1) for i in range(groups)]
+        return [1.0, 0.0, found.total, least, off, 1.0, *own, *shared]
+
+
+def mean_samples(layers: Sequence[TrainedLayer], processes: Processes) -> dict[TrainedLayer, float]:
+    """How many samples, in the mean over the processes, the loss of each layer is a sum over, where it is one.
+
+    The gradients are means over the processes.
+    """
+    summed = [layer for layer in layers if layer.group["loss_reduction"] == "sum"]
+    if processes.size == 1 or not summed:
+        return {}
+    counts = [float(layer.recorder.samples) for layer in summed]
+    told = processes.gather_numbers(counts, summed[0].parameters[0].device)
+    means = [sum(column) / len(told) for column in zip(*told, strict=True)]
+    return {layer: mean for layer, mean in zip(summed, means, strict=True) if mean}
+
+
+def consult(
+    processes: Processes,
+    layers: Sequence[TrainedLayer],
+    gradients: Mapping[TrainedLayer, Tensor],
+    collected: Mapping[TrainedLayer, Collected],
+    due: Sequence[TrainedLayer],
+    groups: list[dict[str, Any]],
+    step: int,
+    error: Exception | None,
+) -> dict[TrainedLayer, list[Told]]:
+    """What each process says of its statistics of the layers that all of them refresh; one message.
+
+    An error of one process is raised in all of them, and so is what differs between them and must not.
+
+    Args:
+        processes: that train together; all of them must call this.
+        layers: of the optimizer.
+        gradients: of the layers that have one.
+        collected: the statistics of the layers that are due and have a gradient.
+        due: the layers that are due, with or without a gradient.
+        groups: the param groups, whose settings are compared.
+        step: of the optimizer.
+        error: of this process.
+    """
+    device = layers[0].parameters[0].device
+    settings = [[_shown(group[name]) for name in NAMES] for group in groups]
+    numbers: list[float | Tensor] = [float(error is not None), float(step), float(zlib.crc32(repr(settings).encode()))]
+    for layer in layers:
+        own = gradients.get(layer)
+        numbers += [0.0, 0.0, 0.0] if own is None or error is not None else [1.0, own.sum(), own.norm()]
+    for layer in due:
+        known = None if error is not None else collected.get(layer)
+        numbers += (known or Collected([])).tell(layer.declaration)
+    told = processes.gather_numbers(_read_together(numbers, device), device)
+    if any(each[0] for each in told):
+        processes.agree(error)
+    _require_same_place(told)
+    for i, layer in enumerate(layers):
+        _require_same_gradient(layer, [each[3 + 3 * i : 6 + 3 * i] for each in told])
+    found, start = {}, 3 + 3 * len(layers)
+    for layer in due:
+        size = len(Told()) - 1 + len(layer.declaration.sizes)
+        if layer in gradients:
+            found[layer] = [_told(each[start : start + size]) for each in told]
+        start += size
+    return found
+
+
+def _read_together(numbers: Sequence[float | Tensor], device: torch.device) -> list[float]:
+    """All numbers on the host; those on the device are read at once."""
+    waiting = [n.detach().to(device, torch.float64).reshape(()) for n in numbers if isinstance(n, Tensor)]
+    answers = iter(read(torch.stack(waiting)) if waiting else [])
+    return [next(answers) if isinstance(n, Tensor) else n for n in numbers]
+
+
+def _told(numbers: list[float]) -> Told:
+    grams, rows, total, least, mismatch, positions, groups, parents, *shared = numbers
+    return Told(bool(grams), int(rows), total, least, mismatch, bool(positions), int(groups), int(parents), (*shared,))
+
+
+def _require_same_place(told: list[list[float]]) -> None:
+    for rank, (_, step, settings, *_) in enumerate(told):
+        if step != told[0][1]:
+            raise ProcessError(
+                f"process {rank} has taken {step:.0f} steps and process 0 {told[0][1]:.0f}; load the same checkpoint "
+                f"in all processes, and let all of them take every step. No parameter has moved."
+            )
+        if settings != told[0][2]:
+            raise ProcessError(
+                f"the settings of the param groups in process {rank} are no longer those in process 0; change them in "
+                f"all processes alike. No parameter has moved."
+            )
+
+
+def _require_same_gradient(layer: TrainedLayer, told: list[list[float]]) -> None:
+    """Raise unless all processes have the same gradient of a layer, or none."""
+    having = [rank for rank, (has, _, _) in enumerate(told) if has]
+    if having and len(having) < len(told):
+        lacking = [rank for rank in range(len(told)) if rank not in having]
+        raise ProcessError(
+            f"layer {layer.name} has a gradient in process {having[0]} and none in process {lacking[0]}; average the "
+            f"gradients over all processes, as DistributedDataParallel(model, find_unused_parameters=True) does. No "
+            f"parameter has moved."
+        )
+    (_, first, length), *others = told
+    for rank, (_, total, size) in enumerate(others, 1):
+        if max(abs(total - first), abs(size - length)) > SAME * (abs(length) + abs(first)):
+            raise ProcessError(
+                f"the gradients of layer {layer.name} differ between process 0 and process {rank}; average them over "
+                f"all processes before the step, as DistributedDataParallel does. No parameter has moved."
+            )
+
+
+SAME = 1e-4
+"""Sums of gradients that differ by less, relative to their size, are of gradients that are the same to rounding."""
+
+
+# Statistics
+
+
+def joined_by(
+    processes: Processes, found: Mapping[TrainedLayer, tuple[Collected, list[Told]]], uses: Mapping[TrainedLayer, int]
+) -> dict[TrainedLayer, Collected]:
+    """The statistics of all processes, on each of them: rows gathered, or Gram matrices summed, the fewer bytes.
+
+    One message for each dtype and device of the rows, and one for the Gram matrices. Rows that a solver needs are
+    gathered however many they are.
+
+    Args:
+        processes: that train together.
+        found: of each layer what this process has, and what all said of theirs; there is a sample somewhere.
+        uses: for how many steps the Fisher of each layer will be kept.
+    """
+    gathered: dict[TrainedLayer, list[Rows]] = {}
+    summed: dict[TrainedLayer, Grams] = {}
+    kinds: dict[tuple[torch.dtype, torch.device], list[TrainedLayer]] = {}
+    for layer, (own, told) in found.items():
+        whole = _agreed(told)
+        statistics = own.whole(layer.declaration) or _nothing(layer, whole)
+        if whole.grams or _prefers_grams(layer, whole, uses[layer]):
+            sizes = layer.declaration.sizes
+            summed[layer] = statistics.scaled(1.0) if isinstance(statistics, Grams) else statistics.to_grams(sizes)
+        else:
+            assert isinstance(statistics, Rows)
+            gathered[layer] = [statistics]
+            kinds.setdefault((statistics.parents.dtype, statistics.parents.device), []).append(layer)
+    for members in kinds.values():
+        own_parts = [t.reshape(-1) for layer in members for t in _tensors(gathered[layer][0])]
+        widths = {layer: _width(gathered[layer][0]) for layer in members}
+        counts = [
+            sum(found[layer][1][rank].rows * widths[layer] for layer in members) for rank in range(processes.size)
+        ]
+        parts = processes.gather(torch.cat(own_parts), counts)
+        for layer in members:
+            like = gathered[layer][0]
+            gathered[layer] = []
+            for rank, said in enumerate(found[layer][1]):
+                rows, parts[rank] = _cut_rows(like, said, parts[rank])
+                gathered[layer].append(rows)
+    processes.sum_([run.blocks for grams in summed.values() for run in grams.blocks])
+    result: dict[TrainedLayer, Collected] = {}
+    for layer, (_, told) in found.items():
+        whole = _agreed(told)
+        off = torch.tensor(whole.mismatch)
+        if layer in summed:
+            dtype = summed[layer].total
+            least, total = dtype.new_tensor([whole.least]), dtype.new_tensor(whole.total)
+            result[layer] = Collected([Grams(summed[layer].blocks, least, total)], off)
+        else:
+            rows = Rows.joined(gathered[layer])
+            total = rows.sample_weights.new_tensor(whole.total)
+            result[layer] = Collected([replace(rows, total=total, positions=whole.positions)], off)
+    return result
+
+
+def _agreed(told: Sequence[Told]) -> Told:
+    """What holds of the statistics of all processes together."""
+    known = [each for each in told if each.rows or each.grams] or [told[0]]
+    return Told(
+        any(each.grams for each in told),
+        sum(each.rows for each in told),
+        sum(each.total for each in told),
+        min(each.least for each in told),
+        max(each.mismatch for each in told),
+        any(each.positions for each in told),
+        max(each.groups for each in known),
+        max(each.parents for each in known),
+        tuple(max(column) for column in zip(*(each.shared for each in known), strict=True)),
     )
 
 
-def _gather(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The rows of every process's tensor, in the order of the ranks."""
-    world = dist.get_world_size(group)
-    count = torch.tensor([tensor.shape[0]], device=tensor.device)
-    counts = [torch.empty_like(count) for _ in range(world)]
-    dist.all_gather(counts, count, group=group)
-    sizes = [int(c) for c in counts]
-    padded = tensor.new_zeros(max(sizes), *tensor.shape[1:])
-    padded[: tensor.shape[0]] = tensor
-    parts = [torch.empty_like(padded) for _ in range(world)]
-    dist.all_gather(parts, padded, group=group)
-    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+def _nothing(layer: TrainedLayer, whole: Told) -> Rows:
+    """The rows of a layer that was not used here, none, with the shapes that other processes have."""
+    like = torch.empty(0, dtype=compute_dtype(layer.parameters[0]), device=layer.parameters[0].device)
+    groups = [whole.groups] if whole.groups else []
+    sizes = layer.declaration.sizes
+    weights = tuple(like.new_empty(0, 1 if one else size) for one, size in zip(whole.shared, sizes, strict=True))
+    return Rows(
+        like.new_empty(0, *groups, whole.parents), weights, like, like.new_zeros(()), classes=layer.declaration.coupled
+    )
+
+
+def _tensors(rows: Rows) -> list[Tensor]:
+    return [rows.parents, *rows.fisher_weights, rows.sample_weights]
+
+
+def _width(rows: Rows) -> int:
+    """Numbers of one row with all its weights."""
+    return math.prod(rows.parents.shape[1:]) + sum(q.shape[1] for q in rows.fisher_weights) + 1
+
+
+def _cut_rows(like: Rows, told: Told, flat: Tensor) -> tuple[Rows, Tensor]:
+    """The rows of one process from the front of what it sent, and what is left."""
+    found = []
+    for tensor in _tensors(like):
+        size = told.rows * math.prod(tensor.shape[1:])
+        found.append(flat[:size].reshape(told.rows, *tensor.shape[1:]))
+        flat = flat[size:]
+    parents, *weights, sample = found
+    return Rows(parents, tuple(weights), sample, like.total, told.positions, like.classes), flat
+
+
+def _prefers_grams(layer: TrainedLayer, whole: Told, uses: int) -> bool:
+    """Whether Gram matrices are fewer bytes than rows, for a solver that needs no rows."""
+    declaration = layer.declaration
+    if declaration.coupled > 1 or layer.group["window"] > 1:
+        return False
+    parents = whole.parents + 1
+    merged = parents > WORTH_MERGING and not whole.positions  # it is not known how many rows are left
+    blocks = [1 if one else size for one, size in zip(whole.shared, declaration.sizes, strict=True)]
+    solver = SOLVERS.get(layer.group["solver"])
+    if solver is None:
+        device, kind = layer.parameters[0].device, "plain" if declaration.mask is None else "masked"
+        shapes = [
+            BlockShape(whole.rows, parents, size, count, uses, kind)  # type: ignore[arg-type]
+            for size, count in zip(declaration.sizes, blocks, strict=True)
+        ]
+        names = {choose(shape, 1.0, device).name for shape in shapes}
+        needs_rows = merged or any(SOLVERS[name].needs_rows for name in names)
+    else:
+        needs_rows = solver.needs_rows
+    row = max(whole.groups, 1) * whole.parents + sum(blocks) + 1
+    return not needs_rows and 2 * sum(blocks) * parents**2 < whole.rows * row

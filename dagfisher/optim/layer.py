@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ..capture import leave_graphs
@@ -68,13 +67,13 @@ class TrainedLayer(LayerMatrix):
         """Whether its Fisher weights come from a backward pass."""
         return self.declaration.family.weights_from == "backward"
 
-    def arm(self, wanted: bool, step: int, process_group: dist.ProcessGroup | None, follows: bool) -> None:
+    def arm(self, wanted: bool, step: int, processes: int, follows: bool) -> None:
         """Let forward passes be captured, or not, until the next step.
 
         Args:
             wanted: whether the coming step refreshes.
             step: its number.
-            process_group: of the processes whose rows are joined.
+            processes: how many join their statistics.
             follows: whether the model has deterministic layers, which need the place of each output in the graph.
         """
         self.recorder.begin(step)
@@ -84,10 +83,9 @@ class TrainedLayer(LayerMatrix):
             return
         self.recorder.follows = follows
         self.recorder.watches = self.refreshed is None
-        # Other processes may have fewer rows, and keep them.
         solver = SOLVERS.get(self.group["solver"])
-        needs_rows = process_group is not None or (solver is not None and solver.needs_rows)
-        self.recorder.compact = partial(compact, self.declaration, step, needs_rows)
+        needs_rows = solver is not None and solver.needs_rows
+        self.recorder.compact = partial(compact, self.declaration, step, needs_rows, processes)
 
     def listen(self) -> None:
         """Let the layer's forward passes feed the recorder of this optimizer, and no other."""

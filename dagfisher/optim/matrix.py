@@ -76,8 +76,11 @@ class LayerMatrix:
         assert parameter is not None
         return compute_dtype(parameter)
 
-    def gradient(self) -> Tensor | None:
-        """The gradients of the trained parameters as one (units × parents) matrix; None if there are none."""
+    def gradient(self, samples: float | None = None) -> Tensor | None:
+        """The gradients of the trained parameters as one (units × parents) matrix; None if there are none.
+
+        `samples` are those that a loss is a sum over; by default those of the forward passes.
+        """
         self._require_parameters()
         weight, bias = self._trained()
         parts = [None if p is None else p.grad for p in (weight, bias)]
@@ -89,7 +92,7 @@ class LayerMatrix:
         dtype = self._dtype()
         weight_part, bias_part = (g if g is None or g.dtype == dtype else g.to(dtype) for g in parts)
         if self.group["loss_reduction"] == "sum":
-            count = self._count()
+            count = self._count() if samples is None else samples
             weight_part, bias_part = (None if g is None else g / count for g in (weight_part, bias_part))
         if weight_part is not None:
             mask = self.weight_mask()

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .._processes import Traffic
 from .._reading import Asking, answered, joint
 from .._torch import inside_distributed_checkpoint, inside_sharding_optimizer
 from ..capture import sample, weigh
@@ -22,7 +23,7 @@ from .groups import readable_groups
 from .guards import blame, blaming, require_dense
 from .layer import MOST_KEPT, Refreshed, TrainedLayer
 from .pace import Pace
-from .refresh import blocks, refresh
+from .refresh import blocks, gather, refresh
 from .scale import look_at_scale
 from .settings import (
     AUTO,
@@ -207,7 +208,7 @@ class DAGNaturalGradient(ShownOptimizer):
                 wanted = layer.due(self._step)
             except SettingError:  # the coming step says so, before it moves anything
                 wanted = True
-            layer.arm(wanted, self._step, self._processes.group, follows)
+            layer.arm(wanted, self._step, self._processes.size, follows)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, forget the captured passes that they came from, and notice what was frozen or converted.
@@ -275,9 +276,12 @@ class DAGNaturalGradient(ShownOptimizer):
                     return loss  # it only asks for a state, which `state_dict` gives; this step must not count
                 late = self._notice_declarations()
                 self._compare()
+                self._processes.traffic = Traffic()
                 vectors, whole, fresh, bounds = self._vectors(late)
+                self._traffic["refresh" if fresh else "reuse"] = self._processes.traffic
                 blamed = partial(blame, vectors, self.param_groups, self._layers, self._names)
-                first = [layer for layer in fresh if layer.refreshed is None]
+                # What arrives at an output tells of the loss only where the gradients are this process's own.
+                first = [layer for layer in fresh if layer.refreshed is None and self._processes.size == 1]
                 checks: list[Asking[Any]] = [
                     self._finite.require(vectors, whole, refreshing=bool(fresh), blamed=blamed),
                     look_at_scale(first),
@@ -367,18 +371,17 @@ class DAGNaturalGradient(ShownOptimizer):
     ) -> tuple[list[Natural], dict[TrainedLayer, Refreshed]]:
         """The solved gradients of the layers that have one, and fresh inverse Fishers."""
         layers = [each for each in self._layers if not late or not late.intersection(map(id, each.parameters))]
-        gradients = {layer: g for layer in layers if (g := layer.gradient()) is not None}
-        due = [layer for layer in gradients if layer.due(self._step)]
         with blaming(self.param_groups, self._layers, self._names):
-            refreshed = refresh(due, [gradients[layer] for layer in due], self._step, self._processes.group)
+            gradients, collected = gather(layers, self.param_groups, self._step, self._processes)
+            refreshed = refresh(collected, gradients, self._step, self._processes)
         for layer in layers:
             if layer not in gradients:
                 layer.require_used()
-        fresh = dict(zip(due, refreshed, strict=True))
+        fresh = dict(zip(collected, refreshed, strict=True))
         found = []
         for layer, gradient in gradients.items():
-            own = fresh.get(layer)
-            solved = layer.reuse(gradient) if own is None else (own.solved, own.fisher.damping)
+            made = fresh.get(layer)
+            solved = layer.reuse(gradient) if made is None else (made.solved, made.fisher.damping)
             found.append(Natural(layer, gradient, *solved))
         return found, fresh
 
@@ -414,8 +417,8 @@ class DAGNaturalGradient(ShownOptimizer):
     def fisher_blocks(self, parameter: Tensor) -> Tensor:
         """The damped blocks (αI + F_j)/(1+α) of a layer, for inspection.
 
-        They come from the passes captured since the last step if the next one refreshes; otherwise they are those that
-        are being reused.
+        They come from the passes that this process captured since the last step if the next one refreshes; otherwise
+        they are those that are being reused.
 
         Args:
             parameter: the weight or the bias of the layer.
@@ -427,7 +430,7 @@ class DAGNaturalGradient(ShownOptimizer):
         for layer in self._layers:
             if any(p is parameter for p in layer.parameters):
                 with self._full_precision():
-                    return blocks(layer, self._step, self._processes.group)
+                    return blocks(layer, self._step)
         raise DeclarationError("this parameter belongs to no declared layer of this optimizer.")
 
 

@@ -1,27 +1,28 @@
 """A refresh, in stages over all layers, so that an accelerator is read a few times for all and not for each layer.
 
 1. `gather`: the statistics of every layer, from what its forward passes left. Nothing is read. Processes that train
-   together join their statistics here.
+   together then join theirs (`distributed`), and past refreshes of a window are added.
 2. `cut`: statistics that no Fisher can be made of are refused, and the others become problems for solvers. Read once,
    and once more if rows seem to be equal.
 3. `damp`: the damping of every layer. Read once, if it is found and not given.
 4. `solve`: solvers are prepared and applied. Read once, and more often only if blocks cannot be inverted as they are or
    conjugate gradients converge slowly.
 
-The layers of a stage are independent of each other, and the units of a layer in the last one are, too. An error names
-its layer; whatever it is, no layer has changed.
+The layers of a stage are independent of each other, and the units of a layer in the last one are, too. So processes
+that train together share the units in the last two stages (`spread`), and all of them end with the same numbers. An
+error names its layer; whatever it is, no layer has changed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from .._processes import Processes
 from .._reading import Asking, answered, joint
 from ..capture.agreement import another_map
 from ..errors import DagFisherError, MissingStatisticsError, SettingError, ShapeError, SingularBlockError
@@ -30,9 +31,10 @@ from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
 from ..parameter import ParameterDeclaration
 from .damping import LARGEST, adapted, first_damping, predictions
-from .distributed import share_rows
+from .distributed import Collected, consult, joined_by, mean_samples
 from .layer import MOST_KEPT, Refreshed, TrainedLayer, number_of
 from .settings import AUTO, USUAL, chosen
+from .spread import Wanted, prepare
 
 RETRIES = (1.0, 10.0, 100.0)
 """A damping that is found by itself is tried with these factors where blocks cannot be inverted."""
@@ -66,36 +68,59 @@ class Damped(NamedTuple):
     ratio: float | None
 
 
+def gather(
+    layers: Sequence[TrainedLayer], groups: list[dict[str, Any]], step: int, processes: Processes
+) -> tuple[dict[TrainedLayer, Tensor], dict[TrainedLayer, Collected]]:
+    """The gradients of the layers that have one, (units × d), and the statistics of those among them that are due.
+
+    Of processes that train together all get the statistics of all; an error of one is an error in all.
+
+    Args:
+        layers: of the optimizer.
+        groups: its param groups.
+        step: of the optimizer.
+        processes: that train together.
+    """
+    samples = mean_samples(layers, processes)
+    due: list[TrainedLayer] = []
+    gradients: dict[TrainedLayer, Tensor] = {}
+    collected: dict[TrainedLayer, Collected] = {}
+    error: Exception | None = None
+    try:
+        due = [layer for layer in layers if layer.due(step)]
+        gradients = {layer: g for layer in layers if (g := layer.gradient(samples.get(layer))) is not None}
+        collected = {layer: _collect(layer, step, processes) for layer in due if layer in gradients}
+    except DagFisherError as raised:
+        if processes.size == 1:
+            raise
+        error = raised
+    if processes.size == 1 or not (due or error):
+        return gradients, collected
+    told = consult(processes, layers, gradients, collected, due, groups, step, error)
+    for layer, each in told.items():
+        if not any(own.rows or own.grams for own in each):
+            raise layer.named(MissingStatisticsError(_NOT_CAPTURED))
+    found = {layer: (collected[layer], each) for layer, each in told.items()}
+    return gradients, joined_by(processes, found, {layer: _uses(layer, step) for layer in found})
+
+
 def refresh(
-    layers: Sequence[TrainedLayer],
-    gradients: Sequence[Tensor],
-    step: int,
-    process_group: dist.ProcessGroup | None,
+    collected: Mapping[TrainedLayer, Collected], given: Mapping[TrainedLayer, Tensor], step: int, processes: Processes
 ) -> list[Refreshed]:
     """Fresh inverse Fishers of layers from what was captured, and what they make of gradients; nothing is kept yet.
 
     Args:
-        layers: that are due.
-        gradients: of the layers, (units × d) each.
+        collected: the statistics of the layers that are due, of all processes that train together.
+        given: the gradients of the layers, (units × d) each.
         step: of the optimizer.
-        process_group: of the processes whose statistics are joined.
+        processes: that train together.
     """
-    gathered = gather(layers, step, process_group)
+    layers, gradients = list(collected), [given[layer] for layer in collected]
+    gathered = [_gathered(layer, own) for layer, own in collected.items()]
     problems = cut(layers, gathered)
-    dampings = damp(layers, problems, gradients, step)
-    found = solve(layers, problems, dampings, gradients, step)
+    dampings = damp(layers, problems, gradients, step, processes)
+    found = solve(layers, problems, dampings, gradients, step, processes)
     return [each._replace(latest=tuple(own.latest)) for each, own in zip(found, gathered, strict=True)]
-
-
-def gather(layers: Sequence[TrainedLayer], step: int, process_group: dist.ProcessGroup | None) -> list[Gathered]:
-    """The statistics of every layer."""
-    found = []
-    for layer in layers:
-        try:
-            found.append(_gather(layer, step, process_group))
-        except DagFisherError as error:
-            raise layer.named(error) from None
-    return found
 
 
 def cut(layers: Sequence[TrainedLayer], gathered: Sequence[Gathered]) -> list[Cut]:
@@ -107,11 +132,22 @@ def cut(layers: Sequence[TrainedLayer], gathered: Sequence[Gathered]) -> list[Cu
 
 
 def damp(
-    layers: Sequence[TrainedLayer], problems: Sequence[Cut], gradients: Sequence[Tensor | None], step: int
+    layers: Sequence[TrainedLayer],
+    problems: Sequence[Cut],
+    gradients: Sequence[Tensor | None],
+    step: int,
+    processes: Processes,
 ) -> list[Damped]:
     """The damping of every layer: as it is set, or as the samples of this refresh say."""
-    each = zip(layers, problems, gradients, strict=True)
-    return answered(joint([_named(layer, _damp(layer, own, gradient, step)) for layer, own, gradient in each]))
+    predicted = {}
+    for layer, own, gradient in zip(layers, problems, gradients, strict=True):
+        _require_shape(layer, own, gradient)
+        before = layer.fitting()
+        if layer.group["damping"] == AUTO and before is not None and gradient is not None:
+            predicted[layer] = predictions(before, own.fresh, gradient, processes)
+    processes.sum_(list(predicted.values()))
+    each = zip(layers, problems, strict=True)
+    return answered(joint([_named(layer, _damp(layer, own, predicted.get(layer), step)) for layer, own in each]))
 
 
 def solve(
@@ -120,14 +156,17 @@ def solve(
     dampings: Sequence[Damped],
     gradients: Sequence[Tensor],
     step: int,
+    processes: Processes,
 ) -> list[Refreshed]:
     """The inverse Fisher of every layer, and what it makes of the layer's gradient."""
+    if processes.size > 1:
+        return _shared(layers, problems, dampings, gradients, step, processes)
     each = zip(layers, problems, dampings, gradients, strict=True)
     return answered(joint([_named(layer, _solve(layer, own, damped, g, step)) for layer, own, damped, g in each]))
 
 
-def blocks(layer: TrainedLayer, step: int, process_group: dist.ProcessGroup | None) -> Tensor:
-    """The damped blocks of a layer at the coming step, (units × d × d)."""
+def blocks(layer: TrainedLayer, step: int) -> Tensor:
+    """The damped blocks of a layer at the coming step, (units × d × d); those of this process's samples."""
     known = layer.recorder.any() or isinstance(layer.declaration, ParameterDeclaration)
     if layer.fisher is not None and not (layer.due(step) and known):
         return layer.fisher.blocks()
@@ -136,8 +175,9 @@ def blocks(layer: TrainedLayer, step: int, process_group: dist.ProcessGroup | No
             f"layer {layer.name} has no blocks yet: no forward pass of it was captured. Run the model in training "
             f"mode, with gradients enabled, after the optimizer was built, and then ask for its blocks."
         )
-    problems = cut([layer], gather([layer], step, process_group))
-    ((damping, _),) = damp([layer], problems, [layer.gradient()], step)
+    alone = Processes(False)
+    problems = cut([layer], [_gathered(layer, _collect(layer, step, alone))])
+    ((damping, _),) = damp([layer], problems, [layer.gradient()], step, alone)
     return damped_blocks(problems[0].segments, damping)
 
 
@@ -152,7 +192,22 @@ def _named(layer: TrainedLayer, task: Asking[Result]) -> Asking[Result]:
         raise layer.named(error) from None
 
 
-def _gather(layer: TrainedLayer, step: int, process_group: dist.ProcessGroup | None) -> Gathered:
+_NOT_CAPTURED = (
+    "it has a gradient, but none of its forward passes was captured since the last step or zero_grad(). "
+    "Call the module itself (not a function on its weight), in training mode, with gradients enabled and "
+    "outside no_capture(), after the optimizer was built."
+)
+
+
+def _collect(layer: TrainedLayer, step: int, processes: Processes) -> Collected:
+    """The statistics of a layer in this process."""
+    try:
+        return _collected(layer, step, processes)
+    except DagFisherError as error:
+        raise layer.named(error) from None
+
+
+def _collected(layer: TrainedLayer, step: int, processes: Processes) -> Collected:
     recorder, declaration = layer.recorder, layer.declaration
     passes = recorder.take()
     if declaration.recorder is not recorder:
@@ -162,23 +217,21 @@ def _gather(layer: TrainedLayer, step: int, process_group: dist.ProcessGroup | N
             "its forward pass ran without gradients, and again during backward(), where its sample weights are "
             "not known; for activation checkpointing, call checkpoint(..., use_reentrant=False)."
         )
-    if not passes:
-        raise MissingStatisticsError(
-            "it has a gradient, but none of its forward passes was captured since the last step or zero_grad(). "
-            "Call the module itself (not a function on its weight), in training mode, with gradients enabled and "
-            "outside no_capture(), after the optimizer was built."
-        )
-    found = statistics_of(declaration, passes, step)
-    if process_group is not None:
-        found = [share_rows(Rows.joined([part for part in found if isinstance(part, Rows)]), process_group)]
-    if not any(part.sample_weights.shape[0] for part in found):
+    if not passes and processes.size == 1:
+        raise MissingStatisticsError(_NOT_CAPTURED)
+    found = statistics_of(declaration, passes, step, processes.size)
+    if processes.size == 1 and not any(part.sample_weights.shape[0] for part in found):
         raise MissingStatisticsError("its forward passes since the last step held no sample; give it a batch.")
-    latest: list[Rows | Grams] = []
+    off = [each.mismatch for each in passes if each.mismatch is not None]
+    return Collected(found, torch.stack(off).amax() if off else None)
+
+
+def _gathered(layer: TrainedLayer, collected: Collected) -> Gathered:
+    found, latest = collected.parts, []
     if layer.group["window"] > 1:
         latest = normalised(found)
         found = [*latest, *layer.window.statistics()]
-    off = [each.mismatch for each in passes if each.mismatch is not None]
-    return Gathered(joined(found, declaration.sizes), latest, torch.stack(off).amax() if off else None)
+    return Gathered(joined(found, layer.declaration.sizes), latest, collected.mismatch)
 
 
 def _require_sound(layer: TrainedLayer, gathered: Gathered) -> Asking[None]:
@@ -197,19 +250,22 @@ def _cut(layer: TrainedLayer, gathered: Gathered) -> Asking[Cut]:
     return Cut(found[0], found[-1])
 
 
-def _damp(layer: TrainedLayer, problems: Cut, gradient: Tensor | None, step: int) -> Asking[Damped]:
+def _require_shape(layer: TrainedLayer, problems: Cut, gradient: Tensor | None) -> None:
     segments = problems.segments
     if gradient is not None and [sum(s.units for s in segments), segments[0].parents_count] != list(gradient.shape):
-        raise ShapeError("its gradient does not fit its captured parents; were its parameters replaced?")
+        raise layer.named(ShapeError("its gradient does not fit its captured parents; were its parameters replaced?"))
+
+
+def _damp(layer: TrainedLayer, problems: Cut, predicted: Tensor | None, step: int) -> Asking[Damped]:
     alpha = layer.group["damping"]
     if alpha == AUTO:
         fisher = layer.fitting()
         if fisher is None:
-            return Damped((yield from first_damping(segments)), None)
-        if gradient is None:
+            return Damped((yield from first_damping(problems.segments)), None)
+        if predicted is None:
             return Damped(fisher.damping, None)
-        found, predicted = yield torch.stack(predictions(fisher, problems.fresh, gradient))
-        return Damped(adapted(fisher.damping, found, predicted), found / predicted if predicted > 0 else None)
+        found, expected = yield predicted
+        return Damped(adapted(fisher.damping, found, expected), found / expected if expected > 0 else None)
     value = alpha(step) if callable(alpha) else alpha
     number = number_of(value)
     if not 0 <= number < math.inf:
@@ -217,25 +273,80 @@ def _damp(layer: TrainedLayer, problems: Cut, gradient: Tensor | None, step: int
     return Damped(number, None)
 
 
-def _solve(layer: TrainedLayer, problems: Cut, damped: Damped, gradient: Tensor, step: int) -> Asking[Refreshed]:
-    group, failure = layer.group, None
-    automatic = chosen(group, "update_every") == AUTO
+def _uses(layer: TrainedLayer, step: int) -> int:
+    """For how many steps the Fisher of this refresh will be used, as far as is known."""
+    automatic = chosen(layer.group, "update_every") == AUTO
     uses = min(USUAL, 2 * layer.pace.interval) if automatic else layer.update_every(step)
-    for factor in RETRIES if group["damping"] == AUTO else (1.0,):
+    return int(min(uses, 10**6))
+
+
+def _attempts(layer: TrainedLayer, damped: Damped) -> list[float]:
+    """The dampings that are tried, one after another, until the blocks can be inverted."""
+    factors = RETRIES if layer.group["damping"] == AUTO else (1.0,)
+    return [max(damped.damping, min(factor * damped.damping, LARGEST)) for factor in factors]
+
+
+def _wanted(layer: TrainedLayer, problems: Cut, damping: float, gradient: Tensor, step: int) -> Wanted:
+    group = layer.group
+    uses, tolerance = _uses(layer, step), chosen(group, "tolerance")
+    return Wanted(problems.segments, gradient, damping, group["solver"], tolerance, uses)
+
+
+def _solve(layer: TrainedLayer, problems: Cut, damped: Damped, gradient: Tensor, step: int) -> Asking[Refreshed]:
+    failure = None
+    for damping in _attempts(layer, damped):
         try:
-            fisher, solved = yield from LayerFisher.preparing(
-                problems.segments,
-                gradient,
-                damping=max(damped.damping, min(factor * damped.damping, LARGEST)),
-                solver=group["solver"],
-                tolerance=chosen(group, "tolerance"),
-                update_every=int(min(uses, 10**6)),
-            )
+            wanted = _wanted(layer, problems, damping, gradient, step)
+            fisher, solved = yield from LayerFisher.preparing(**wanted._asdict())
             return Refreshed(fisher, solved, None, damped.ratio)
         except SingularBlockError as error:
             failure = error
+    assert failure is not None
+    return _kept(layer, gradient, failure)
+
+
+def _kept(layer: TrainedLayer, gradient: Tensor, failure: SingularBlockError) -> Refreshed:
+    """The Fisher before, if it may be kept once more."""
     before = layer.fitting()
     if before is None or layer.failures >= MOST_KEPT:
-        assert failure is not None
         raise failure
     return Refreshed(before, before.solve(gradient), str(failure))
+
+
+def _shared(
+    layers: Sequence[TrainedLayer],
+    problems: Sequence[Cut],
+    dampings: Sequence[Damped],
+    gradients: Sequence[Tensor],
+    step: int,
+    processes: Processes,
+) -> list[Refreshed]:
+    """As `_solve`, for all layers, by processes that share the units; a layer that fails is tried again by all."""
+    found: dict[int, Refreshed] = {}
+    failures: dict[int, SingularBlockError] = {}
+    for attempt in range(len(RETRIES)):
+        tried: list[int] = []
+        wanted = []
+        for i, (layer, own, damped, gradient) in enumerate(zip(layers, problems, dampings, gradients, strict=True)):
+            values = _attempts(layer, damped)
+            if i not in found and attempt < len(values):
+                tried.append(i)
+                wanted.append(_wanted(layer, own, values[attempt], gradient, step))
+        if not tried:
+            break
+        try:
+            made = prepare(wanted, processes)
+        except DagFisherError as error:
+            raise layers[tried[0]].named(error) if len(layers) == 1 else error from None
+        for i, each in zip(tried, made, strict=True):
+            if isinstance(each, SingularBlockError):
+                failures[i] = each
+            else:
+                found[i] = Refreshed(*each, None, dampings[i].ratio)
+    result = []
+    for i, (layer, gradient) in enumerate(zip(layers, gradients, strict=True)):
+        try:
+            result.append(found[i] if i in found else _kept(layer, gradient, failures[i]))
+        except DagFisherError as error:
+            raise layer.named(error) from None
+    return result

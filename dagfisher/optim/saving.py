@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._processes import Processes
+from .._processes import Processes, Traffic
 from .._torch import holding_hooks, inside_distributed_checkpoint, optimizer_hooks
 from ..declaration import changes, find_layers
 from ..errors import CheckpointError, DagFisherError, DeclarationError
@@ -31,6 +31,7 @@ class SavedOptimizer(torch.optim.Optimizer):
         """Before the first param group."""
         self._processes = Processes(process_group)
         self._compared: Any = None
+        self._traffic = {"refresh": Traffic(), "reuse": Traffic()}
         self._names: dict[int, str] = {}
         self._layers: list[TrainedLayer] = []
         self._declared: set[int] = set()

@@ -41,6 +41,17 @@ class ShownOptimizer(SavedOptimizer):
         }
         return {"step": self._step, "groups": groups, "layers": layers}
 
+    def communication(self) -> dict[str, Any]:
+        """What this process last received from the others, gradients that DistributedDataParallel averages left out.
+
+        Returns:
+            ``processes``: how many train together; ``refresh`` and ``reuse``: of the last step that refreshed, and of
+            the last one that did not, the ``messages`` and their ``bytes``. A message that gathers s bytes in all
+            counts (W − 1)/W · s for W processes, and one that sums s bytes 2(W − 1)/W · s, as ring algorithms have it.
+        """
+        kinds = {kind: {"messages": t.messages, "bytes": t.received} for kind, t in self._traffic.items()}
+        return {"processes": self._processes.size, **kinds}
+
     def _named_layers(self) -> list[tuple[str, TrainedLayer]]:
         """The layers with names that differ."""
         found: dict[str, TrainedLayer] = {}

@@ -6,6 +6,7 @@ A solver is prepared once from a problem (`begin`) and then applied to any numbe
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -14,7 +15,9 @@ from torch import Tensor
 from typing_extensions import Self
 
 from .._reading import Asking, answered
-from ..errors import SettingError
+from ..errors import SettingError, SingularBlockError
+from .blocks import coupled_block, gram_blocks, masked_blocks
+from .spd import spd_inverse
 
 Kind = Literal["plain", "masked", "coupled"]
 """Of a problem: all parents count for every unit; each unit has its own; or units of one variable are coupled."""
@@ -49,6 +52,20 @@ class Cost(NamedTuple):
 
 
 @dataclass
+class Peers:
+    """What a process that prepares some units of a problem knows of all of them, so that all processes choose alike."""
+
+    units: int
+    """Of all processes."""
+    own: range
+    """Those of this process."""
+    weights: Tensor
+    """w_k q_jk of all units, (n × blocks)."""
+    total: Callable[[Tensor], Tensor]
+    """The sum of a tensor over the processes; all of them must ask in the same order."""
+
+
+@dataclass
 class Problem:
     """The damped blocks αI + F_j of one run of units, and the gradient that a solver may calibrate itself on.
 
@@ -65,6 +82,10 @@ class Problem:
     """For how many steps what is prepared will be used."""
 
     kind: ClassVar[Kind] = "plain"
+
+    def part(self, own: range, total: Callable[[Tensor], Tensor]) -> Problem | None:
+        """The problem of some of the units, for one of several processes; None if it cannot be cut."""
+        return None
 
     @property
     def shape(self) -> BlockShape:
@@ -97,16 +118,77 @@ class RowProblem(Problem):
         """U, (n × d), distinct rows."""
         self.weights = weights
         """w_k q_jk, (n × units), or (n × 1) where all units share one block."""
+        self.peers: Peers | None = None
+        """If the units are a part of those that several processes prepare."""
+
+    def part(self, own: range, total: Callable[[Tensor], Tensor]) -> RowProblem | None:
+        if self.blocks == 1:
+            return None
+        return self._own(RowProblem(self.parents, self.weights[:, own.start : own.stop], *self._more(own)), own, total)
+
+    def _more(self, own: range) -> tuple[float, Tensor, float, int]:
+        return self.damping, self.gradient[own.start : own.stop], self.tolerance, self.update_every
+
+    def _own(self, found: RowProblem, own: range, total: Callable[[Tensor], Tensor]) -> RowProblem:
+        found.peers = Peers(len(self.gradient), own, self.weights, total)
+        return found
+
+    @property
+    def every_weight(self) -> Tensor:
+        """w_k q_jk of all units that are prepared together, (n × blocks)."""
+        return self.weights if self.peers is None else self.peers.weights
+
+    @property
+    def units(self) -> int:
+        """How many units are prepared together."""
+        return len(self.gradient) if self.peers is None else self.peers.units
 
     @property
     def blocks(self) -> int:
-        """How many different blocks there are."""
-        return int(self.weights.shape[1])
+        """How many different blocks are prepared together."""
+        return int(self.every_weight.shape[1])
+
+    def lengths(self, *vectors: Tensor) -> Tensor:
+        """The length of each of some tensors with a row for each unit, over all units that are prepared together."""
+        if self.peers is None:
+            return torch.stack([vector.norm() for vector in vectors])
+        return self.peers.total(torch.stack([vector.square().sum() for vector in vectors])).sqrt()
+
+    def total(self, numbers: Tensor) -> Tensor:
+        """Numbers of these units, summed over all units that are prepared together."""
+        return numbers if self.peers is None else self.peers.total(numbers)
+
+    def length(self, vector: Tensor) -> Tensor:
+        """The length of one such tensor, a scalar."""
+        return self.lengths(vector)[0]
+
+    def inverse(self, matrices: Tensor) -> Tensor:
+        """The inverses of blocks, (units × s × s); NaN if other processes must be told, and `settled` raises in all."""
+        try:
+            return spd_inverse(matrices, jitter=True)
+        except SingularBlockError:
+            if self.peers is None:
+                raise
+            return torch.full_like(matrices, torch.nan)
+
+    def settled(self, length: float) -> float:
+        """A length, unless it says that a block of some process could not be inverted."""
+        if self.peers is not None and length != length:
+            raise SingularBlockError(
+                "some of its Fisher blocks cannot be inverted; raise the damping, or use float64 parameters."
+            )
+        return length
+
+    def typical(self, rows: Tensor) -> Tensor:
+        """Random sums of rows, one for each unit, to calibrate on where the gradient is zero or meets no row."""
+        generator = torch.Generator(device=rows.device).manual_seed(0)
+        mix = torch.randn(self.units, rows.shape[0], generator=generator, device=rows.device, dtype=rows.dtype)
+        return (mix if self.peers is None else mix[self.peers.own.start : self.peers.own.stop]) @ rows
 
     @property
     def shape(self) -> BlockShape:
         n, d = self.parents.shape
-        return BlockShape(n, d, len(self.gradient), self.blocks, self.update_every)
+        return BlockShape(n, d, self.units, self.blocks, self.update_every)
 
     def damped_blocks(self) -> Tensor:
         return gram_blocks(self.parents, self.weights, self.damping)
@@ -127,6 +209,11 @@ class MaskedProblem(RowProblem):
         super().__init__(parents, weights.expand(-1, len(mask)), *more, **settings)
         self.mask = mask
         """m, (units × d), true where a parent is allowed."""
+
+    def part(self, own: range, total: Callable[[Tensor], Tensor]) -> RowProblem | None:
+        units = slice(own.start, own.stop)
+        found = MaskedProblem(self.parents, self.weights[:, units], self.mask[units], *self._more(own))
+        return self._own(found, own, total)
 
     @property
     def shape(self) -> BlockShape:
@@ -155,6 +242,9 @@ class CoupledProblem(RowProblem):
         self.classes = classes
         """C, the units of a variable, which are next to each other."""
 
+    def part(self, own: range, total: Callable[[Tensor], Tensor]) -> RowProblem | None:
+        return None
+
     @property
     def shape(self) -> BlockShape:
         return super().shape._replace(kind=self.kind, classes=self.classes)
@@ -162,30 +252,9 @@ class CoupledProblem(RowProblem):
     def damped_blocks(self) -> Tensor:
         n = len(self.parents)
         pi = self.probability.reshape(n, -1, self.classes).transpose(0, 1)  # (variables × n × classes)
-        blocks = torch.stack([_coupled_block(self.parents, each, self.shares) for each in pi])
+        blocks = torch.stack([coupled_block(self.parents, each, self.shares) for each in pi])
         blocks.diagonal(dim1=1, dim2=2).add_(self.damping)
         return blocks
-
-
-def _coupled_block(parents: Tensor, probability: Tensor, shares: Tensor) -> Tensor:
-    """F of one variable, its units next to each other, (C·d × C·d)."""
-    n, d = parents.shape
-    classes = probability.shape[1]
-    weighted = shares.unsqueeze(1) * probability
-    seen = (probability.unsqueeze(2) * parents.unsqueeze(1)).reshape(n, classes * d)
-    block = -(seen.T @ (shares.unsqueeze(1) * seen))
-    for c in range(classes):
-        own = slice(c * d, (c + 1) * d)
-        block[own, own] += parents.T @ (weighted[:, c : c + 1] * parents)
-    return block
-
-
-def masked_blocks(blocks: Tensor, mask: Tensor, damping: float) -> Tensor:
-    """The blocks on the entries that the mask allows, damped there, and the identity elsewhere, (units × d × d)."""
-    kept = mask.to(blocks.dtype)
-    blocks = blocks * kept.unsqueeze(2) * kept.unsqueeze(1)
-    blocks.diagonal(dim1=1, dim2=2).add_(1 + (damping - 1) * kept)
-    return blocks
 
 
 class GramProblem(Problem):
@@ -205,6 +274,13 @@ class GramProblem(Problem):
         """F_j, (units or 1 × d × d)."""
         self.mask = mask
         """(units × d), true where a parent is allowed, or None."""
+
+    def part(self, own: range, total: Callable[[Tensor], Tensor]) -> GramProblem | None:
+        if len(self.grams) == 1:
+            return None
+        units = slice(own.start, own.stop)
+        mask, more = None if self.mask is None else self.mask[units], (self.tolerance, self.update_every)
+        return GramProblem(self.grams[units], self.damping, self.gradient[units], *more, mask)
 
     @property
     def shape(self) -> BlockShape:
@@ -246,6 +322,9 @@ class Solver:
     """The kinds of problems that it can solve."""
     variant_of: ClassVar[str | None] = None
     """The name of the solver that this one takes the place of for its kinds of problems; None: it has a name itself."""
+    by_unit: ClassVar[dict[str, int] | None] = None
+    """The fields whose entries along this axis belong to units, in their order, so that processes can share the units;
+    None: each process prepares all units."""
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost | None:
@@ -303,6 +382,28 @@ class Solver:
         """Bytes of tensor memory kept."""
         return sum(v.numel() * v.element_size() for v in self.state().values() if isinstance(v, Tensor))
 
+    def part(self, own: range, units: int) -> Self:
+        """The solver of some of its units, of which there are so many."""
+        assert self.by_unit is not None
+        fields = {}
+        for name, axis in self.by_unit.items():
+            whole = getattr(self, name)
+            # One entry may serve all units, or those of one variable.
+            if isinstance(whole, Tensor) and whole.shape[axis] > 1:
+                each = units // whole.shape[axis]
+                fields[name] = whole.narrow(axis, own.start // each, len(own) // each)
+        return dataclasses.replace(self, **fields)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The solver of the units of all parts, which were prepared alike."""
+        assert cls.by_unit is not None
+        first, fields = parts[0], {}
+        for name, axis in cls.by_unit.items():
+            if isinstance(getattr(first, name), Tensor):
+                fields[name] = torch.cat([getattr(part, name) for part in parts], dim=axis)
+        return dataclasses.replace(first, **fields)
+
     def to(self, device: torch.device) -> Self:
         """The same solver on another device; the dtype stays."""
         moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in self.state().items()}
@@ -343,26 +444,3 @@ def register_solver(solver: type[Solver]) -> type[Solver]:
         raise SettingError(f"there is a solver {solver.name!r} already; choose another name.")
     SOLVERS[solver.name] = solver
     return solver
-
-
-_SMALL = 64
-"""Up to so many parents, blocks are built as matrix products with all products of two parents."""
-_CHUNK = 2**22
-"""Numbers of such products in memory at once."""
-
-
-def gram_blocks(parents: Tensor, weights: Tensor, damping: float) -> Tensor:
-    """αI + Uᵀ Q_j U as dense matrices, (blocks × d × d)."""
-    d, units = parents.shape[1], weights.shape[1]
-    if d <= _SMALL:
-        blocks = parents.new_zeros(units, d * d)
-        rows = max(1, _CHUNK // (d * d))
-        for u, q in zip(torch.split(parents, rows), torch.split(weights, rows), strict=True):
-            blocks.addmm_(q.T, (u.unsqueeze(2) * u.unsqueeze(1)).reshape(-1, d * d))
-        blocks = blocks.reshape(units, d, d)
-    else:
-        blocks = parents.new_empty(units, d, d)
-        for j, q in enumerate(weights.unbind(1)):
-            torch.mm(parents.T, q.unsqueeze(1) * parents, out=blocks[j])
-    blocks.diagonal(dim1=1, dim2=2).add_(damping)
-    return blocks

@@ -26,13 +26,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .._reading import Asking, joint, reads_freely, told
-from .base import AskingSolver, BlockShape, Cost, RowProblem, gram_blocks
+from .._reading import Asking, joint, read, reads_freely, told
+from ..errors import SingularBlockError
+from .base import AskingSolver, BlockShape, Cost, RowProblem
+from .blocks import gram_blocks
 from .dense import left_multiply
 from .descent import Descent, calibrate, guide, iterate
 from .rates import rates
-from .reductions import DROP_SHARE, drop_rows, full_basis, leading_directions, typical_gradient, weighted_gram
-from .spd import eigenvectors, factored, repaired, spd_inverse
+from .reductions import DROP_SHARE, drop_rows, full_basis, leading_directions, weighted_gram
+from .spd import eigenvectors, factored, repaired
 
 _WORTH_SELECTING = 2**14
 """Numbers of a solution above which setting converged units aside saves time."""
@@ -67,6 +69,7 @@ class Conjugate(AskingSolver):
     iterations: int
 
     name: ClassVar[str] = "conjugate"
+    by_unit: ClassVar[dict[str, int] | None] = {"weights": 0, "diagonal": 0, "leading": 0, "remainder": 0}
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
@@ -102,34 +105,44 @@ class Conjugate(AskingSolver):
     def _at_once(cls, problem: RowProblem) -> Asking[tuple[Conjugate, Tensor]]:
         """The solver where every question makes the host wait: choices by shape alone, and one question at the end."""
         rows, weights, gradient = problem.parents, problem.weights, problem.gradient
-        gram = weighted_gram(rows, weights)
+        gram = weighted_gram(rows, problem.every_weight.mean(1, keepdim=True))
         corner = max(1, min(NARROW, *rows.shape, int((MOST_KEPT / problem.blocks) ** 0.5)))
         solver, corners = cls._along(leading_directions(gram, corner), rows, weights, problem.damping)
         factor, failed = factored(corners, jitter=True)
-        tells = (gradient @ gram).norm() > 1e-6 * gradient.norm() * gram.norm()
-        on, _ = yield from guide(gradient, tells, lambda: typical_gradient(rows, len(gradient)))
+        met, length = problem.lengths(gradient @ gram, gradient)
+        on, _ = yield from guide(gradient, met > 1e-6 * length * gram.norm(), lambda: problem.typical(rows))
         goal = max(problem.tolerance, torch.finfo(rows.dtype).eps)
         while True:
             solver.leading = torch.cholesky_inverse(factor)
-            without = solver._residual(on) / on.norm()
-            known = told(torch.stack([failed.any().to(without), without]))
-            tasks: list[Asking[Any]] = [known, calibrate(solver, on, on.norm(), goal)]
+            wrong = failed.any().to(rows.dtype).expand(1, 1)
+            length, left, any_wrong = problem.lengths(on, solver._left(on), wrong)
+            known = told(torch.stack([any_wrong, left / length]))
+            tasks: list[Asking[Any]] = [known, calibrate(solver, on, length, goal, problem.length)]
             (any_failed, size), (count, _) = yield from joint(tasks)
             if not any_failed:
                 solver.iterations = 0 if size <= goal else count
                 return solver, solver.solve(gradient)
-            factor, failed = repaired(factor, failed, corners, jitter=True), torch.zeros_like(failed)
+            try:
+                factor = repaired(factor, failed, corners, jitter=True)
+            except SingularBlockError:
+                if problem.peers is None:
+                    raise
+                factor = torch.full_like(factor, torch.nan)
+            if problem.peers is not None:
+                (size,) = yield problem.length(factor)
+                problem.settled(size)
+            failed = torch.zeros_like(failed)
 
     @classmethod
     def _searched(cls, problem: RowProblem) -> tuple[Conjugate, Tensor]:
         """The solver that is expected to be cheapest over its uses; every choice looks at the numbers before it."""
         alpha = problem.damping
-        kept, weights = drop_rows(problem)
+        kept, weights, mean = drop_rows(problem)
         n, d = kept.shape
         size, known = n if 2 * n <= d else d, rates(kept.device)
         whole = full_basis(len(kept), size, problem.blocks, problem.update_every, known)
         if problem.update_every > 1 and not whole:
-            narrow = cls._narrow(problem, kept, weights)
+            narrow = cls._narrow(problem, kept, weights, mean)
             if narrow is not None:
                 return narrow, narrow.solve(problem.gradient)
         rows = kept
@@ -137,7 +150,7 @@ class Conjugate(AskingSolver):
         if 2 * rows.shape[0] <= rows.shape[1]:
             basis, triangle = torch.linalg.qr(rows.T)
             rows = triangle.T.contiguous()
-        gram = weighted_gram(rows, weights)
+        gram = weighted_gram(rows, mean)
         directions = remainder = None
         if whole:
             rotation = eigenvectors(gram).flip(1)
@@ -154,24 +167,23 @@ class Conjugate(AskingSolver):
             diagonal.add_(alpha).reciprocal_()
         solver = cls(rows, weights.T.contiguous(), basis, diagonal, None, directions, remainder, alpha, 0)
         inside = problem.gradient if basis is None else problem.gradient @ basis
-        length = float(problem.gradient.norm())
-        met = float((inside @ gram).norm()) if problem.update_every > 1 else 0.0
+        length, met = read(problem.lengths(problem.gradient, inside @ gram if problem.update_every > 1 else inside[:0]))
         tells = problem.update_every == 1 or met > 1e-6 * length * float(gram.norm()) > 0
-        guide = inside if tells else typical_gradient(rows, len(inside))
+        guide = inside if tells else problem.typical(rows)
         rounding = torch.finfo(problem.gradient.dtype).eps
-        goal = max((1 - DROP_SHARE) * problem.tolerance, rounding) * (length if tells else float(guide.norm()))
+        goal = max((1 - DROP_SHARE) * problem.tolerance, rounding) * (length if tells else float(problem.length(guide)))
         if directions is not None or problem.update_every == 1:
-            solver.iterations, solution = solver._calibrate(guide, goal)
+            solver.iterations, solution = solver._calibrate(problem, guide, goal)
         else:
             assert basis is not None
             outer = problem.gradient if tells else guide @ basis.T
-            solver, solution = solver._cheapest(guide, outer, goal, problem.update_every, kept)
+            solver, solution = solver._cheapest(problem, guide, outer, goal, kept)
         if not tells or solver.directions is not directions:
             return solver, solver.solve(problem.gradient)
         return solver, solver._leave_basis(problem.gradient, inside, solution)
 
     def _cheapest(
-        self, inside: Tensor, gradient: Tensor, goal: float, update_every: int, kept: Tensor
+        self, problem: RowProblem, inside: Tensor, gradient: Tensor, goal: float, kept: Tensor
     ) -> tuple[Conjugate, Tensor]:
         """The solver with that number of exactly solved leading directions which makes a step cheapest.
 
@@ -180,11 +192,11 @@ class Conjugate(AskingSolver):
         """
         assert self.basis is not None
         n, size = self.rows.shape
-        (units, parents), blocks = gradient.shape, self.weights.shape[0]
+        units, parents, blocks, update_every = problem.units, kept.shape[1], problem.blocks, problem.update_every
         known = rates(gradient.device)
         iteration = 2.0 * units * n * size + OPERATIONS * known.operation
         turn = 2.0 * units * self.basis.numel()
-        self.iterations, solution = self._calibrate(inside, goal)
+        self.iterations, solution = self._calibrate(problem, inside, goal)
         best, best_solution, best_cost = self, solution, turn + self.iterations * iteration
         for corner in [c for c in _CORNERS if c < size] + [size]:
             prepare = blocks * corner**2 * (n + known.small_inverse * corner) / update_every
@@ -193,25 +205,25 @@ class Conjugate(AskingSolver):
             if min(cost + turn, narrow_cost) >= best_cost or blocks * corner**2 > MOST_KEPT:
                 break
             narrow, corners = self._along(self.basis[:, :corner].contiguous(), kept, self.weights.T, self.damping)
-            narrow.leading = spd_inverse(corners, jitter=True)
-            if narrow_cost < best_cost and float(narrow._residual(gradient)) <= goal:
+            narrow.leading = problem.inverse(corners)
+            if narrow_cost < best_cost and problem.settled(float(problem.length(narrow._left(gradient)))) <= goal:
                 best, best_cost = narrow, narrow_cost
                 continue
             candidate = dataclasses.replace(self, leading=narrow.leading)
-            candidate.iterations, found = candidate._calibrate(inside, goal)
+            candidate.iterations, found = candidate._calibrate(problem, inside, goal)
             cost += turn + candidate.iterations * iteration
             if cost < best_cost:
                 best, best_solution, best_cost = candidate, found, cost
         return best, best_solution
 
     @classmethod
-    def _narrow(cls, problem: RowProblem, rows: Tensor, weights: Tensor) -> Conjugate | None:
+    def _narrow(cls, problem: RowProblem, rows: Tensor, weights: Tensor, mean: Tensor) -> Conjugate | None:
         """A solver without iterations: some leading directions exactly, all that is outside by its mean for each unit.
 
         None if the tolerance needs so many directions that iterating should be cheaper.
         """
         n, d = rows.shape
-        units, blocks, known = len(problem.gradient), problem.blocks, rates(rows.device)
+        units, blocks, known = problem.units, problem.blocks, rates(rows.device)
         spare = 2 * (2.0 * units * n * min(n, d) + OPERATIONS * known.operation) + 2.0 * units * d * min(n, d)
         gram: Tensor | None = None
         for corner in sorted({*(c for c in _CORNERS if c < min(n, d)), *([n] if n < d else [])}):
@@ -220,16 +232,16 @@ class Conjugate(AskingSolver):
             if cost >= spare or blocks * corner**2 > MOST_KEPT:
                 return None
             if gram is None:
-                gram = weighted_gram(rows, weights)
+                gram = weighted_gram(rows, mean)
                 guide = problem.gradient
-                met, length, size = torch.stack([(guide @ gram).norm(), guide.norm(), gram.norm()]).tolist()
-                if met <= 1e-6 * length * size:
-                    guide = typical_gradient(rows, units)
-                    length = float(guide.norm())
+                met, length = read(problem.lengths(guide @ gram, guide))
+                if met <= 1e-6 * length * float(gram.norm()):
+                    guide = problem.typical(rows)
+                    length = float(problem.length(guide))
                 goal = max((1 - DROP_SHARE) * problem.tolerance, torch.finfo(rows.dtype).eps) * length
             solver, corners = cls._along(leading_directions(gram, corner), rows, weights, problem.damping)
-            solver.leading = spd_inverse(corners, jitter=True)
-            if float(solver._residual(guide)) <= goal:
+            solver.leading = problem.inverse(corners)
+            if problem.settled(float(problem.length(solver._left(guide)))) <= goal:
                 return solver
         return None
 
@@ -247,10 +259,9 @@ class Conjugate(AskingSolver):
         remainder = rest.add_(damping).reciprocal_()
         return cls(rows, weights.T.contiguous(), None, diagonal, None, directions, remainder, damping, 0), corners
 
-    def _residual(self, gradient: Tensor) -> Tensor:
-        """The length of what one use of the preconditioner leaves of a gradient in the coordinates of the basis."""
-        left: Tensor = (gradient - self.product(self.precondition(gradient))).norm()
-        return left
+    def _left(self, gradient: Tensor) -> Tensor:
+        """What one use of the preconditioner leaves of a gradient in the coordinates of the basis."""
+        return gradient - self.product(self.precondition(gradient))
 
     def solve(self, gradient: Tensor) -> Tensor:
         inside = gradient if self.basis is None else gradient @ self.basis
@@ -289,37 +300,41 @@ class Conjugate(AskingSolver):
             result[:, :corner] = left_multiply(residual[:, :corner], self.leading)
         return result
 
-    def _calibrate(self, gradient: Tensor, goal: float) -> tuple[int, Tensor]:
+    def _calibrate(self, problem: RowProblem, gradient: Tensor, goal: float) -> tuple[int, Tensor]:
         """How many iterations bring this gradient's residual below the goal, and the solution they give.
 
         Units that have converged are set aside; only the others go on.
         """
         if self.leading is not None or self.directions is None:
             solution = self.precondition(gradient)
-            if float((gradient - self.product(solution)).norm()) <= goal:
+            if problem.settled(float(problem.length(gradient - self.product(solution)))) <= goal:
                 return 0, solution
         solver, descent = self, Descent(self, gradient)
         result, units = descent.solution, None
-        settled, best, best_at = 0.0, float("inf"), 0
+        settled, best, best_at, going_on = 0.0, float("inf"), 0, problem.units
         # A residual may grow for many iterations before it falls; without rounding it is zero after this many.
         patience = self.rows.shape[1] + 8
         for count in range(1, 10 * patience):
             descent.descend()
             squares = descent.residual.square().sum(1)
-            size = float(squares.sum()) + settled
+            numbers, far = [squares.sum()], squares > goal**2 / (4 * problem.units)
+            selecting = count % 2 == 0 and problem.blocks > 1 and going_on * gradient.shape[1] > _WORTH_SELECTING
+            if selecting:
+                numbers += [squares[far].sum(), far.sum()]
+            size, *selected = read(problem.total(torch.stack(numbers)))
+            size += settled
             if size <= goal**2 or count >= best_at + patience:
                 break
             if size < best:
                 best, best_at = size, count
-            if count % 2 == 0 and self.weights.shape[0] > 1 and descent.solution.numel() > _WORTH_SELECTING:
-                going = (squares > goal**2 / (4 * len(result))).nonzero().squeeze(1)
-                if len(going) < 0.75 * len(squares):
-                    if units is not None:
-                        result.index_copy_(0, units, descent.solution)
-                    settled = size - float(squares[going].sum())
-                    units = going if units is None else units[going]
-                    solver = solver._select(going)
-                    descent.select(going, solver)
+            if selecting and selected[1] < 0.75 * going_on:
+                going, going_on = far.nonzero().squeeze(1), int(selected[1])
+                if units is not None:
+                    result.index_copy_(0, units, descent.solution)
+                settled = size - selected[0]
+                units = going if units is None else units[going]
+                solver = solver._select(going)
+                descent.select(going, solver)
             descent.turn()
         if units is not None:
             result.index_copy_(0, units, descent.solution)

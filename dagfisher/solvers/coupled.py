@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from .._reading import Asking
-from .base import AskingSolver, BlockShape, Cost, CoupledProblem, Kind, gram_blocks
+from .base import AskingSolver, BlockShape, Cost, CoupledProblem, Kind
+from .blocks import gram_blocks
 from .conjugate import OPERATIONS
 from .dense import left_multiply
 from .descent import calibrate, guide, iterate
 from .rates import rates
-from .reductions import typical_gradient, weighted_gram
+from .reductions import weighted_gram
 from .spd import eigenvectors, inverting
 
 
@@ -46,6 +47,7 @@ class CoupledConjugate(AskingSolver):
     name: ClassVar[str] = "conjugate, coupled"
     variant_of: ClassVar[str | None] = "conjugate"
     kinds: ClassVar[tuple[Kind, ...]] = ("coupled",)
+    by_unit: ClassVar[dict[str, int] | None] = {"probability": 0, "inverses": 0}
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
@@ -59,12 +61,13 @@ class CoupledConjugate(AskingSolver):
     @classmethod
     def asking(cls, problem: CoupledProblem) -> Asking[tuple[CoupledConjugate, Tensor]]:
         rows, alpha, classes = problem.parents, problem.damping, problem.classes
-        gram = weighted_gram(rows, problem.weights)
+        mean = problem.weights.mean(1, keepdim=True)
+        gram = weighted_gram(rows, mean)
         basis = eigenvectors(gram).flip(1)
         if rows.shape[0] < rows.shape[1]:  # the row space has at most n dimensions
             basis = torch.linalg.qr(rows.T).Q
             inside = rows @ basis
-            basis = basis @ eigenvectors(weighted_gram(inside, problem.weights)).flip(1)
+            basis = basis @ eigenvectors(weighted_gram(inside, mean)).flip(1)
         rows = rows @ basis
         probability = problem.probability.T.reshape(-1, classes, len(rows)).contiguous()
         inverses = yield from _direction_inverses(rows, probability, problem.shares, alpha)
@@ -72,10 +75,10 @@ class CoupledConjugate(AskingSolver):
         gradient = problem.gradient
         inside, length = gradient @ basis, gradient.norm()
         tells = (inside.norm() > 1e-3 * length) & (length > 0)
-        on, _ = yield from guide(inside, tells, lambda: typical_gradient(rows, len(gradient)))
+        on, _ = yield from guide(inside, tells, lambda: problem.typical(rows))
         goal = max(problem.tolerance, torch.finfo(gradient.dtype).eps)
         length = torch.where(tells, length, on.norm())
-        solver.iterations, _ = yield from calibrate(solver, solver._grouped(on), length, goal)
+        solver.iterations, _ = yield from calibrate(solver, solver._grouped(on), length, goal, problem.length)
         return solver, solver.solve(gradient)
 
     def _grouped(self, rows: Tensor) -> Tensor:
@@ -132,6 +135,7 @@ class CoupledWoodbury(AskingSolver):
     name: ClassVar[str] = "woodbury, coupled"
     variant_of: ClassVar[str | None] = "woodbury"
     kinds: ClassVar[tuple[Kind, ...]] = ("coupled",)
+    by_unit: ClassVar[dict[str, int] | None] = {"probability": 0, "inverses": 0, "cores": 0}
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:

@@ -24,6 +24,7 @@ class Dense(AskingSolver):
     needs_rows: ClassVar[bool] = False
     needs_damping: ClassVar[bool] = False
     kinds: ClassVar[tuple[Kind, ...]] = ("plain", "masked", "coupled")
+    by_unit: ClassVar[dict[str, int] | None] = {"inverses": 0}
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:

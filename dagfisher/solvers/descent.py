@@ -67,8 +67,13 @@ AHEAD = 8
 """Iterations on an accelerator before the host looks how far they came; then twice as many, and so on."""
 
 
-def calibrate(systems: Systems, gradient: Tensor, length: Tensor, goal: float) -> Asking[tuple[int, Tensor]]:
-    """How many iterations bring the residual, over `length`, below the goal, and a solution that is as good."""
+def calibrate(
+    systems: Systems, gradient: Tensor, length: Tensor, goal: float, lengths: Callable[[Tensor], Tensor]
+) -> Asking[tuple[int, Tensor]]:
+    """How many iterations bring the residual, over `length`, below the goal, and a solution that is as good.
+
+    `lengths` gives the length of a tensor with a row for each system, over all systems that are calibrated together.
+    """
     descent = Descent(systems, gradient)
     freely = reads_freely(gradient.device)
     best, best_at, count, ahead = float("inf"), 0, 0, 1 if freely else AHEAD
@@ -81,7 +86,7 @@ def calibrate(systems: Systems, gradient: Tensor, length: Tensor, goal: float) -
             if count + i > 0:
                 descent.turn()
             descent.descend()
-            sizes.append(descent.residual.norm() / length)
+            sizes.append(lengths(descent.residual) / length)
         for size in (yield torch.stack(sizes)):
             count += 1
             if size <= goal or count >= min(best_at, 9 * patience) + patience:

@@ -22,6 +22,7 @@ class Diagonal(Solver):
     needs_rows: ClassVar[bool] = False
     needs_damping: ClassVar[bool] = False
     kinds: ClassVar[tuple[Kind, ...]] = ("plain", "masked", "coupled")
+    by_unit: ClassVar[dict[str, int] | None] = {"diagonal": 0}
 
     @classmethod
     def prepare(cls, problem: Problem) -> Diagonal:

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from .._reading import Asking
-from .base import AskingSolver, BlockShape, Cost, Kind, MaskedProblem, gram_blocks, masked_blocks
+from .base import AskingSolver, BlockShape, Cost, Kind, MaskedProblem
+from .blocks import gram_blocks, masked_blocks
 from .conjugate import OPERATIONS
 from .descent import calibrate, guide, iterate
 from .rates import rates
-from .reductions import DROP_SHARE, drop_rows, full_basis, leading_directions, typical_gradient, weighted_gram
+from .reductions import DROP_SHARE, drop_rows, full_basis, leading_directions, weighted_gram
 from .spd import eigenvectors
 
 
@@ -44,6 +45,7 @@ class MaskedConjugate(AskingSolver):
     name: ClassVar[str] = "conjugate, masked"
     variant_of: ClassVar[str | None] = "conjugate"
     kinds: ClassVar[tuple[Kind, ...]] = ("masked",)
+    by_unit: ClassVar[dict[str, int] | None] = {"weights": 0, "mask": 0, "diagonal": 0, "remainder": 0}
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
@@ -56,9 +58,9 @@ class MaskedConjugate(AskingSolver):
 
     @classmethod
     def asking(cls, problem: MaskedProblem) -> Asking[tuple[MaskedConjugate, Tensor]]:
-        rows, weights = drop_rows(problem)
+        rows, weights, mean = drop_rows(problem)
         alpha, d = problem.damping, rows.shape[1]
-        gram = weighted_gram(rows, weights)
+        gram = weighted_gram(rows, mean)
         if full_basis(len(rows), d, problem.blocks, problem.update_every, rates(rows.device)):
             directions = eigenvectors(gram).flip(1)
             diagonal = weights.T @ (rows @ directions).square()
@@ -72,10 +74,10 @@ class MaskedConjugate(AskingSolver):
         diagonal = diagonal.add_(alpha).reciprocal_() - remainder
         solver = cls(rows, weights.T.contiguous(), problem.mask, directions.contiguous(), diagonal, remainder, alpha, 0)
         gradient = problem.gradient
-        tells = gradient.norm() > 0
-        on, own = yield from guide(gradient, tells, lambda: typical_gradient(rows, len(gradient)) * problem.mask)
+        tells = problem.length(gradient) > 0
+        on, own = yield from guide(gradient, tells, lambda: problem.typical(rows) * problem.mask)
         goal = max((1 - DROP_SHARE) * problem.tolerance, torch.finfo(gradient.dtype).eps)
-        solver.iterations, solution = yield from calibrate(solver, on, on.norm(), goal)
+        solver.iterations, solution = yield from calibrate(solver, on, problem.length(on), goal, problem.length)
         return solver, solution if own else solver.solve(gradient)
 
     def solve(self, gradient: Tensor) -> Tensor:

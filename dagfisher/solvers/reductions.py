@@ -16,32 +16,25 @@ PARTIAL = 32
 """Directions of a partial basis."""
 
 
-def weighted_gram(rows: Tensor, weights: Tensor) -> Tensor:
-    """Pᵀ diag(q̄) P, q̄ the mean of the weights over the units, (d × d)."""
-    gram: Tensor = rows.T @ (weights.mean(1, keepdim=True) * rows)
+def weighted_gram(rows: Tensor, mean: Tensor) -> Tensor:
+    """Pᵀ diag(q̄) P, q̄ the mean of the weights over the units, (n × 1); (d × d)."""
+    gram: Tensor = rows.T @ (mean * rows)
     return gram
 
 
-def drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor]:
-    """The rows that matter at this tolerance, and their weights."""
-    parents, weights = problem.parents, problem.weights
+def drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows that matter at this tolerance, their weights, and the mean of these over all units, (n × 1)."""
+    parents, weights, mean = problem.parents, problem.weights, problem.every_weight.mean(1, keepdim=True)
     if not reads_freely(parents.device):  # how many rows matter is not worth a question
-        return parents, weights
-    reach = weights.amax(1) * parents.square().sum(1)
+        return parents, weights, mean
+    reach = problem.every_weight.amax(1) * parents.square().sum(1)
     ordered, order = reach.sort()
     budget = DROP_SHARE * problem.tolerance * problem.damping
     first = int((ordered.cumsum(0) <= budget).sum())
     if first == 0:
-        return parents, weights
+        return parents, weights, mean
     kept = order[min(first, len(order) - 1) :].sort().values
-    return parents[kept], weights[kept]
-
-
-def typical_gradient(rows: Tensor, units: int) -> Tensor:
-    """Random sums of rows, to calibrate on where the gradient at hand is zero or meets no row."""
-    generator = torch.Generator(device=rows.device).manual_seed(0)
-    mix = torch.randn(units, rows.shape[0], generator=generator, device=rows.device, dtype=rows.dtype)
-    return mix @ rows
+    return parents[kept], weights[kept], mean[kept]
 
 
 def leading_directions(gram: Tensor, count: int = PARTIAL) -> Tensor:

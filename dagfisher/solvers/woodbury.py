@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from .._reading import Asking
-from .base import AskingSolver, BlockShape, Cost, Kind, RowProblem, gram_blocks, masked_blocks
+from .base import AskingSolver, BlockShape, Cost, Kind, RowProblem
+from .blocks import gram_blocks, masked_blocks
 from .dense import left_multiply
 from .rates import rates
 from .spd import inverting
@@ -28,6 +29,7 @@ class Woodbury(AskingSolver):
 
     name: ClassVar[str] = "woodbury"
     kinds: ClassVar[tuple[Kind, ...]] = ("plain", "masked")
+    by_unit: ClassVar[dict[str, int] | None] = {"weights": 1, "cores": 0, "mask": 0}
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:

@@ -18,7 +18,7 @@ from reference import (
 from torch import Tensor
 
 from dagfisher.solvers import SOLVERS, RowProblem, solver_names
-from dagfisher.solvers.base import gram_blocks
+from dagfisher.solvers.blocks import gram_blocks
 
 EXACT = ("dense", "woodbury", "conjugate")
 TIGHT = 1e-16

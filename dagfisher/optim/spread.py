@@ -1,0 +1,250 @@
+"""Processes that train together share the units: each prepares and solves some, and all get the solvers of all.
+
+A layer whose cost grows with its units is cut into as many shares as there are processes. A small layer, whose cost is
+that of starting operations, is one process's. What is prepared is then sent, so that each process has the whole inverse
+Fisher: it can be applied, saved and inspected anywhere. Between two refreshes the units are shared again where solving
+a gradient costs more than sending the solution.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._processes import Processes
+from .._reading import Asking, answered, joint
+from ..errors import SingularBlockError
+from ..fisher import LayerFisher
+from ..fisher.choose import solver_for
+from ..fisher.rows import joined_tensors
+from ..fisher.segments import CoupledSegment, Segment
+from ..solvers import BlockShape, Problem, Solver
+
+WORTH_CUTTING = 0.6
+"""A layer is cut if its shares, one after another, would cost at most the whole divided by this."""
+
+
+class Wanted(NamedTuple):
+    """The inverse Fisher of one layer that is to be made."""
+
+    segments: list[Segment]
+    gradient: Tensor
+    damping: float
+    solver: str
+    tolerance: float
+    update_every: int
+
+
+class Task(NamedTuple):
+    """One run of units of one layer, and who prepares which of them."""
+
+    layer: int
+    solver: type[Solver]
+    problem: Problem
+    shares: list[range] | None
+    """The units of each process; None: each process prepares all."""
+
+
+Made = tuple[LayerFisher, Tensor] | SingularBlockError
+"""An inverse Fisher and what it makes of the gradient, or why there is none."""
+
+
+def prepare(wanted: Sequence[Wanted], processes: Processes) -> list[Made]:
+    """The inverse Fishers of layers, and what they make of their gradients, the same in every process.
+
+    Args:
+        wanted: of each layer; the same in every process.
+        processes: that share the units; all of them must call this.
+    """
+    tasks = _planned(wanted, processes.size)
+    own = [share for task in tasks if (share := _own(task, processes)) is not None]
+    own.sort(key=lambda each: len(each[1]) == len(each[0].problem.gradient))  # first what processes do together
+    found = answered(joint([_attempt(task, units, processes) for task, units in own]))
+    mine = {id(task): result for (task, _), result in zip(own, found, strict=True)}
+    runs = _exchanged(tasks, [mine.get(id(task)) for task in tasks], processes)
+    made: list[Made] = []
+    for i, each in enumerate(wanted):
+        parts = [run for task, run in zip(tasks, runs, strict=True) if task.layer == i]
+        failures = [run for run in parts if isinstance(run, SingularBlockError)]
+        if failures:
+            made.append(failures[0])
+            continue
+        solved = [run for run in parts if not isinstance(run, SingularBlockError)]
+        sizes, coupled = tuple(s.units for s in each.segments), isinstance(each.segments[0], CoupledSegment)
+        fisher = LayerFisher(each.damping, sizes, [solver for solver, _ in solved], coupled)
+        made.append((fisher, joined_tensors([solution for _, solution in solved])))
+    return made
+
+
+def share_of(solver: Solver, segment: Segment, processes: Processes) -> range:
+    """The units of a prepared run that this process applies the solver to."""
+    if processes.size == 1:
+        return range(segment.units)
+    if solver.by_unit is None:
+        return range(segment.units if processes.first else 0)
+    classes = segment.classes if isinstance(segment, CoupledSegment) else 1
+    variables = processes.share(segment.units // classes)
+    return range(variables.start * classes, variables.stop * classes)
+
+
+def _planned(wanted: Sequence[Wanted], size: int) -> list[Task]:
+    """Who prepares what, balanced by cost; the same plan in every process."""
+    tasks: list[Task] = []
+    small: list[tuple[float, int]] = []
+    loads = [0.0] * size
+    for i, each in enumerate(wanted):
+        parts = torch.split(each.gradient, [segment.units for segment in each.segments])
+        for segment, gradient in zip(each.segments, parts, strict=True):
+            problem = segment.problem(each.damping, gradient, each.tolerance, each.update_every)
+            solver = solver_for(problem, each.solver)
+            units, shares = len(gradient), None
+            whole = _work(solver, problem.shape, gradient.device)
+            if solver.by_unit is not None and whole is not None:
+                cut = problem.part(range(units), lambda numbers: numbers) is not None and units >= size
+                share = _work(solver, _smaller(problem.shape, size), gradient.device) if cut else None
+                if share is not None and share * size * WORTH_CUTTING <= whole:
+                    shares = [range(units * r // size, units * (r + 1) // size) for r in range(size)]
+                    loads = [load + share for load in loads]
+                else:
+                    small.append((whole, len(tasks)))
+            tasks.append(Task(i, solver, problem, shares))
+    for cost, number in sorted(small, key=lambda each: (-each[0], each[1])):
+        rank = loads.index(min(loads))
+        loads[rank] += cost
+        units = len(tasks[number].problem.gradient)
+        shares = [range(units) if r == rank else range(0) for r in range(size)]
+        tasks[number] = tasks[number]._replace(shares=shares)
+    return tasks
+
+
+def _smaller(shape: BlockShape, size: int) -> BlockShape:
+    """The shape of one of so many shares."""
+    return shape._replace(units=-(-shape.units // size), blocks=-(-shape.blocks // size))
+
+
+def _work(solver: type[Solver], shape: BlockShape, device: torch.device) -> float | None:
+    """What preparing and a first use cost, or a little more."""
+    uses = min(shape.update_every, 2)
+    cost = solver.cost(shape._replace(update_every=uses), device)
+    return None if cost is None else cost.step * uses
+
+
+def _own(task: Task, processes: Processes) -> tuple[Task, range] | None:
+    """What this process prepares of a task, if anything."""
+    units = range(len(task.problem.gradient)) if task.shares is None else task.shares[processes.rank]
+    return (task, units) if len(units) else None
+
+
+def _attempt(task: Task, units: range, processes: Processes) -> Asking[tuple[Solver, Tensor] | SingularBlockError]:
+    problem: Problem | None = task.problem
+    if len(units) < len(task.problem.gradient):
+        problem = task.problem.part(units, _totals(processes))
+        assert problem is not None
+    try:
+        return (yield from task.solver.asking(problem))
+    except SingularBlockError as error:
+        return error
+
+
+def _totals(processes: Processes) -> Callable[[Tensor], Tensor]:
+    def total(numbers: Tensor) -> Tensor:
+        found = numbers.clone()
+        processes.sum_([found])
+        return found
+
+    return total
+
+
+def _exchanged(
+    tasks: list[Task], mine: list[tuple[Solver, Tensor] | SingularBlockError | None], processes: Processes
+) -> list[tuple[Solver, Tensor] | SingularBlockError]:
+    """The solver of every run of units and its solution, from the process that has them, or the first failure."""
+    told: list[Any] = []
+    tensors: list[Tensor] = []
+    for task, own in zip(tasks, mine, strict=True):
+        if isinstance(own, SingularBlockError):
+            told.append(str(own))
+        elif own is None or task.shares is None:
+            told.append(None)
+        else:
+            fields, sent = _packed(*own, whole=len(task.shares[processes.rank]) == len(task.problem.gradient))
+            told.append(fields)
+            tensors += sent
+    heard = processes.gather_objects(told)
+    arrived = _gathered(tensors, heard, processes)
+    found: list[tuple[Solver, Tensor] | SingularBlockError] = []
+    for number, (task, own) in enumerate(zip(tasks, mine, strict=True)):
+        said = [each[number] for each in heard]
+        failure = next((text for text in said if isinstance(text, str)), None)
+        if failure is not None:
+            found.append(SingularBlockError(failure))
+        elif task.shares is None:
+            assert own is not None
+            found.append(own)
+        else:
+            shared = None if own is None or isinstance(own, SingularBlockError) else own[0]
+            parts = [_unpacked(task.solver, fields, arrived[r], shared) for r, fields in enumerate(said) if fields]
+            solver = parts[0][0] if len(parts) == 1 else task.solver.joined([part for part, _ in parts])
+            found.append((solver, joined_tensors([solution for _, solution in parts])))
+    return found
+
+
+Field = tuple[str, Any]
+"""The name of a field, and its number, or the shape and dtype of its tensor."""
+
+
+def _packed(solver: Solver, solution: Tensor, *, whole: bool) -> tuple[list[Field], list[Tensor]]:
+    """What others must be told of a solver, and its tensors; those that all processes have made are left out."""
+    assert solver.by_unit is not None
+    fields: list[Field] = []
+    tensors = []
+    for name, value in [*solver.state().items(), ("solution", solution)]:
+        if isinstance(value, Tensor):
+            if whole or name in solver.by_unit or name == "solution":
+                fields.append((name, (tuple(value.shape), value.dtype)))
+                tensors.append(value)
+        elif whole:
+            fields.append((name, value))
+    return fields, tensors
+
+
+def _unpacked(
+    kind: type[Solver], fields: list[Field], arrived: dict[torch.dtype, list[Tensor]], shared: Solver | None
+) -> tuple[Solver, Tensor]:
+    values: dict[str, Any] = {}
+    for name, value in fields:
+        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.dtype):
+            value = arrived[value[1]].pop(0).reshape(value[0])
+        values[name] = value
+    solution = values.pop("solution")
+    own = [field.name for field in dataclasses.fields(kind)]
+    if all(name in values for name in own):
+        return kind(**values), solution
+    assert shared is not None
+    return dataclasses.replace(shared, **values), solution
+
+
+def _gathered(
+    tensors: list[Tensor], heard: list[list[Any]], processes: Processes
+) -> list[dict[torch.dtype, list[Tensor]]]:
+    """The tensors of every process by dtype, in the order in which they were told; one message for each dtype."""
+    shapes: list[dict[torch.dtype, list[int]]] = []
+    for said in heard:
+        own: dict[torch.dtype, list[int]] = {}
+        for _, value in (field for fields in said if isinstance(fields, list) for field in fields):
+            if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.dtype):
+                own.setdefault(value[1], []).append(torch.Size(value[0]).numel())
+        shapes.append(own)
+    arrived: list[dict[torch.dtype, list[Tensor]]] = [{} for _ in heard]
+    for dtype in sorted({dtype for own in shapes for dtype in own}, key=str):
+        mine = [t.reshape(-1) for t in tensors if t.dtype == dtype]
+        sizes = [sum(own.get(dtype, [])) for own in shapes]
+        device = tensors[0].device if tensors else torch.device("cpu")
+        flat = torch.cat(mine) if mine else torch.empty(0, dtype=dtype, device=device)
+        for rank, part in enumerate(processes.gather(flat, sizes)):
+            arrived[rank][dtype] = list(torch.split(part, shapes[rank].get(dtype, [])))
+    return arrived
