@@ -29,7 +29,7 @@ from dagfisher.helmholtz import HelmholtzMachine, Trainer
 
 RESULTS = Path(__file__).parent / "results" / "distributed.json"
 SIZES = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
-ROUNDS, STEPS, REFRESHES = 12, 8, 2
+ROUNDS, STEPS, REFRESHES = 8, 8, 3
 WORLDS = (1, 2)
 
 

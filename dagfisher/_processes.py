@@ -23,6 +23,9 @@ from .errors import ProcessError, SettingError
 
 Result = TypeVar("Result")
 
+PADDED = 1.2
+"""Parts of different sizes are filled up to the largest and gathered at once, if that is so many times the bytes."""
+
 
 @dataclass
 class Traffic:
@@ -154,14 +157,34 @@ class Processes:
         group, size = self.group, self.size
         if group is None:
             return [own]
-        most = own.numel() if sizes is None else max(sizes)
+        sizes = [own.numel()] * size if sizes is None else sizes
+        most, total = max(sizes), sum(sizes)
+        if size * most > PADDED * total:
+            return self._broadcast(own, sizes)
         parts = [own.new_empty(most) for _ in range(size)]
         if own.numel() < most:
             own = torch.cat([own, own.new_zeros(most - own.numel())])
         with self._talking():
             dist.all_gather(parts, own.contiguous(), group=group)
         self._count((size - 1) * most * own.element_size())
-        return parts if sizes is None else [part[:n] for part, n in zip(parts, sizes, strict=True)]
+        return [part[:n] for part, n in zip(parts, sizes, strict=True)]
+
+    def _broadcast(self, own: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """As `gather`, each part in a message of its own, so that small ones are not filled up."""
+        group, rank = self.group, self.rank
+        parts = [own.contiguous() if r == rank else own.new_empty(n) for r, n in enumerate(sizes)]
+        with self._talking():
+            works = [
+                dist.broadcast(part, dist.get_global_rank(group, r), group=group, async_op=True)
+                for r, part in enumerate(parts)
+                if part.numel()
+            ]
+            for work in works:
+                work.wait()
+        for r, part in enumerate(parts):
+            if r != rank and part.numel():
+                self._count(part.numel() * part.element_size())
+        return parts
 
     def gather_numbers(self, own: Sequence[float], device: torch.device) -> list[list[float]]:
         """As many numbers of each process, in the order of their ranks; one message."""

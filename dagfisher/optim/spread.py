@@ -1,15 +1,18 @@
 """Processes that train together share the units: each prepares and solves some, and all get the solvers of all.
 
-A layer whose cost grows with its units is cut into as many shares as there are processes. A small layer, whose cost is
-that of starting operations, is one process's. What is prepared is then sent, so that each process has the whole inverse
-Fisher: it can be applied, saved and inspected anywhere. Between two refreshes the units are shared again where solving
-a gradient costs more than sending the solution.
+Small layers are given whole to one process or another. A layer that is too large for that, so that the others would
+wait for its process, is cut into as many shares as there are processes; they tell each other what they need to choose
+alike. What is prepared is then sent, so that each process has the whole inverse Fisher: it can be applied, saved and
+inspected anywhere. Between two refreshes the units of a layer are shared again if solving them costs more than sending
+the solution.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import heapq
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,9 +26,10 @@ from ..fisher.choose import solver_for
 from ..fisher.rows import joined_tensors
 from ..fisher.segments import CoupledSegment, Segment
 from ..solvers import BlockShape, Problem, Solver
+from ..solvers.rates import rates
 
-WORTH_CUTTING = 0.6
-"""A layer is cut if its shares, one after another, would cost at most the whole divided by this."""
+CUT_MESSAGES = 10
+"""Messages between the processes that prepare a layer which is cut, about."""
 
 
 class Wanted(NamedTuple):
@@ -92,33 +96,68 @@ def share_of(solver: Solver, segment: Segment, processes: Processes) -> range:
 
 
 def _planned(wanted: Sequence[Wanted], size: int) -> list[Task]:
-    """Who prepares what, balanced by cost; the same plan in every process."""
+    """Who prepares what, so that the last process is done as early as can be; the same plan in every process."""
     tasks: list[Task] = []
-    small: list[tuple[float, int]] = []
-    loads = [0.0] * size
+    loads: dict[int, Load] = {}
     for i, each in enumerate(wanted):
         parts = torch.split(each.gradient, [segment.units for segment in each.segments])
         for segment, gradient in zip(each.segments, parts, strict=True):
             problem = segment.problem(each.damping, gradient, each.tolerance, each.update_every)
             solver = solver_for(problem, each.solver)
-            units, shares = len(gradient), None
-            whole = _work(solver, problem.shape, gradient.device)
-            if solver.by_unit is not None and whole is not None:
-                cut = problem.part(range(units), lambda numbers: numbers) is not None and units >= size
-                share = _work(solver, _smaller(problem.shape, size), gradient.device) if cut else None
-                if share is not None and share * size * WORTH_CUTTING <= whole:
-                    shares = [range(units * r // size, units * (r + 1) // size) for r in range(size)]
-                    loads = [load + share for load in loads]
-                else:
-                    small.append((whole, len(tasks)))
-            tasks.append(Task(i, solver, problem, shares))
-    for cost, number in sorted(small, key=lambda each: (-each[0], each[1])):
-        rank = loads.index(min(loads))
-        loads[rank] += cost
+            if (load := _load(solver, problem, size)) is not None:
+                loads[len(tasks)] = load
+            tasks.append(Task(i, solver, problem, None))
+    for number, rank in balanced(loads, size).items():
         units = len(tasks[number].problem.gradient)
         shares = [range(units) if r == rank else range(0) for r in range(size)]
+        if rank is None:
+            shares = [range(units * r // size, units * (r + 1) // size) for r in range(size)]
         tasks[number] = tasks[number]._replace(shares=shares)
     return tasks
+
+
+class Load(NamedTuple):
+    """What preparing one run of units costs a process, in multiply-adds."""
+
+    whole: float
+    """All of it."""
+    share: float = math.inf
+    """One of as many shares as there are processes; infinite if it cannot be cut."""
+
+
+def balanced(loads: Mapping[int, Load], size: int) -> dict[int, int | None]:
+    """The process that gets each task, or None where all get a share; the largest tasks are cut, if any.
+
+    Args:
+        loads: of the tasks.
+        size: how many processes there are.
+    """
+    order = sorted(loads, key=lambda number: (-loads[number].whole, number))
+    cuttable = [number for number in order if loads[number].share < math.inf]
+    best, least = {}, math.inf
+    for count in range(len(cuttable) + 1):
+        cut = cuttable[:count]
+        heap = [(sum(loads[number].share for number in cut), rank) for rank in range(size)]
+        found: dict[int, int | None] = dict.fromkeys(cut)
+        for number in order:  # the largest first, each to the process that has least to do
+            if number not in found:
+                load, rank = heapq.heappop(heap)
+                found[number] = rank
+                heapq.heappush(heap, (load + loads[number].whole, rank))
+        if max(heap)[0] < least:
+            best, least = found, max(heap)[0]
+    return best
+
+
+def _load(solver: type[Solver], problem: Problem, size: int) -> Load | None:
+    """What preparing a problem costs; None if the solver does not say."""
+    units, device = len(problem.gradient), problem.gradient.device
+    whole = _work(solver, problem.shape, device)
+    if whole is None:
+        return None
+    cut = solver.by_unit is not None and units >= size and problem.part(range(units), lambda own: own) is not None
+    share = _work(solver, _smaller(problem.shape, size), device) if cut else None
+    return Load(whole) if share is None else Load(whole, share + CUT_MESSAGES * rates(device).message)
 
 
 def _smaller(shape: BlockShape, size: int) -> BlockShape:
@@ -199,12 +238,12 @@ Field = tuple[str, Any]
 
 def _packed(solver: Solver, solution: Tensor, *, whole: bool) -> tuple[list[Field], list[Tensor]]:
     """What others must be told of a solver, and its tensors; those that all processes have made are left out."""
-    assert solver.by_unit is not None
+    by_unit = solver.by_unit or {}
     fields: list[Field] = []
     tensors = []
     for name, value in [*solver.state().items(), ("solution", solution)]:
         if isinstance(value, Tensor):
-            if whole or name in solver.by_unit or name == "solution":
+            if whole or name in by_unit or name == "solution":
                 fields.append((name, (tuple(value.shape), value.dtype)))
                 tensors.append(value)
         elif whole:

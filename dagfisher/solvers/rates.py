@@ -19,12 +19,16 @@ class Rates:
     """Per number of a stored inverse that is read once: memory, not arithmetic."""
     operation: float
     """Starting one operation, which decides for small layers."""
+    message: float
+    """The latency of one message between processes."""
+    sent: float
+    """Per byte that a process receives from another."""
 
 
-_CPU = Rates(eigh=45.0, small_inverse=30.0, stored=16.0, operation=5e5)
+_CPU = Rates(eigh=45.0, small_inverse=30.0, stored=16.0, operation=5e5, message=5e6, sent=40.0)
 """Measured on two cores with AVX2 (`python benchmarks/solvers.py`)."""
 
-_ACCELERATOR = Rates(eigh=400.0, small_inverse=60.0, stored=20.0, operation=5e7)
+_ACCELERATOR = Rates(eigh=400.0, small_inverse=60.0, stored=20.0, operation=5e7, message=1e8, sent=50.0)
 """Estimated, not measured, for a device of 10 TFLOP/s: about 10 µs to start an operation, slow eigenproblems, and 20
 multiply-adds in the time of one read."""
 

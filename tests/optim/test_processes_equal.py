@@ -217,16 +217,16 @@ class always_up:
 
 def work(rank: int, world: int) -> dict[str, Any]:
     """Every case, and what the process holds then."""
-    found, before = {}, spread.WORTH_CUTTING
+    found, before = {}, spread.CUT_MESSAGES
     for case in CASES:
-        spread.WORTH_CUTTING = 0.0 if CASES[case].cut else before
+        spread.CUT_MESSAGES = -1e12 if CASES[case].cut else before
         try:
             found[case] = train(case, rank, world)
         except Exception as error:
             error.add_note(case) if hasattr(error, "add_note") else None
             raise
         finally:
-            spread.WORTH_CUTTING = before
+            spread.CUT_MESSAGES = before
     return found
 
 
