@@ -65,10 +65,11 @@ class LayerFisher:
 
     def solve(self, gradient: Tensor) -> Tensor:
         """(αI + F_j)⁻¹ g_j for every unit j, (units × d); never waits for the device."""
-        if len(self.solvers) == 1:
-            return self.solvers[0].solve(gradient)
-        groups = zip(self.solvers, torch.split(gradient, list(self.sizes)), strict=True)
-        return joined_tensors([solver.solve(part) for solver, part in groups])
+        return joined_tensors([solver.solve(part) for solver, part in self.runs(gradient)])
+
+    def runs(self, gradient: Tensor) -> list[tuple[Solver, Tensor]]:
+        """Each solver and the gradient of its units."""
+        return list(zip(self.solvers, torch.split(gradient, list(self.sizes)), strict=True))
 
     def require_fitting(self, gradient: Tensor) -> None:
         """Raise some error unless gradients like this one, which is zero, can be solved for."""

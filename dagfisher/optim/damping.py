@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ from .._processes import Processes
 from .._reading import Asking
 from ..fisher import LayerFisher
 from ..fisher.segments import Segment
-from .spread import share_of
+from ..solvers.rates import rates
+from .spread import Load, balanced, share_of
 
 START = 0.1
 """The damping of the first refresh, or this share of the mean diagonal element of the blocks, if that is more."""
@@ -27,6 +29,8 @@ MOST = 2.0
 """One refresh multiplies or divides the damping by at most this."""
 LEAST, LARGEST = 1e-5, 1e7
 """The bounds of a damping that is found."""
+USE = 512
+"""Multiply-adds per number of a gradient that a prediction takes, about."""
 
 
 def first_damping(segments: Sequence[Segment]) -> Asking[float]:
@@ -36,12 +40,46 @@ def first_damping(segments: Sequence[Segment]) -> Asking[float]:
     return min(max(START, START * diagonal), LARGEST) if math.isfinite(diagonal) else START
 
 
-def predictions(fisher: LayerFisher, segments: Sequence[Segment], gradient: Tensor, processes: Processes) -> Tensor:
-    """xᵀFx by fresh samples, and x·g, which the Fisher of the last refresh predicts, for x = (αI + F_old)⁻¹ g; (2).
+class Compared(NamedTuple):
+    """What the predictions of one layer are made of."""
 
-    Of several processes each sums over its share of the units.
+    fisher: LayerFisher
+    """Of the last refresh."""
+    segments: Sequence[Segment]
+    """The fresh samples."""
+    gradient: Tensor
+    """(units × d)."""
+
+
+def predictions(compared: Sequence[Compared], processes: Processes) -> list[Tensor]:
+    """xᵀFx by fresh samples, and x·g, which the Fisher of the last refresh predicts, for x = (αI + F_old)⁻¹ g.
+
+    Of several processes each looks at some of the layers, and at its share of the units of large ones.
+
+    Returns:
+        Both numbers of each layer, (2).
     """
+    whos: dict[int, int | None] = dict.fromkeys(range(len(compared)))
+    if processes.size > 1:
+        whos = balanced({i: _load(each, processes.size) for i, each in enumerate(compared)}, processes.size)
+    found = []
+    for i, each in enumerate(compared):
+        mine = whos[i] in (None, processes.rank)
+        sharing = processes if whos[i] is None else Processes(False)
+        found.append(_predicted(each, sharing) if mine else each.gradient.new_zeros(2))
+    processes.sum_(found)
+    return found
+
+
+def _load(compared: Compared, size: int) -> Load:
+    cost, starting = compared.gradient.numel() * USE, 5 * rates(compared.gradient.device).operation
+    return Load(cost + starting, cost / size + starting)
+
+
+def _predicted(compared: Compared, processes: Processes) -> Tensor:
+    """Both numbers of one layer, over this process's share of the units."""
     found: list[Tensor] = []
+    fisher, segments, gradient = compared
     parts = torch.split(gradient, list(fisher.sizes))
     for solver, segment, g in zip(fisher.solvers, segments, parts, strict=True):
         own = share_of(solver, segment, processes)

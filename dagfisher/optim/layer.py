@@ -44,7 +44,7 @@ class TrainedLayer(LayerMatrix):
     """One declared layer as one optimizer trains it.
 
     Order of life: `bind` to param groups and `listen`; then for each step `arm`, forward passes, and either a `refresh`
-    with those of other layers and `keep`, or `reuse`.
+    with those of other layers and `keep`, or a use of what was `kept`.
     """
 
     def __init__(self, declaration: Declaration) -> None:
@@ -150,10 +150,10 @@ class TrainedLayer(LayerMatrix):
         text = str(error)
         return error if text.startswith(f"layer {self.name}") else type(error)(f"layer {self.name}: {text}")
 
-    def reuse(self, gradient: Tensor) -> tuple[Tensor, float]:
-        """What the Fisher of the last refresh makes of the gradient, and the damping in it."""
+    def kept(self) -> LayerFisher:
+        """The Fisher of the last refresh, which a step that reuses has."""
         assert self.fisher is not None
-        return self.fisher.solve(gradient), self.fisher.damping
+        return self.fisher
 
     def nbytes(self) -> int:
         """Bytes kept for the Fisher, prepared and staged."""

@@ -38,6 +38,7 @@ from .settings import (
     validate,
 )
 from .shown import ShownOptimizer
+from .spread import applied
 from .trust import Natural, Step, bounded
 from .updates import apply_update, begin_moments, keeps_moments
 
@@ -378,11 +379,13 @@ class DAGNaturalGradient(ShownOptimizer):
             if layer not in gradients:
                 layer.require_used()
         fresh = dict(zip(collected, refreshed, strict=True))
+        reused = [layer for layer in gradients if layer not in fresh]
+        solved = applied([(layer.kept(), gradients[layer]) for layer in reused], self._processes)
+        again = dict(zip(reused, solved, strict=True))
         found = []
         for layer, gradient in gradients.items():
-            made = fresh.get(layer)
-            solved = layer.reuse(gradient) if made is None else (made.solved, made.fisher.damping)
-            found.append(Natural(layer, gradient, *solved))
+            fisher, solution = (layer.kept(), again[layer]) if layer in again else fresh[layer][:2]
+            found.append(Natural(layer, gradient, solution, fisher.damping))
         return found, fresh
 
     def _rules(

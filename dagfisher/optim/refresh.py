@@ -30,7 +30,7 @@ from ..fisher import Grams, LayerFisher, Rows, damped_blocks, joined, normalised
 from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
 from ..parameter import ParameterDeclaration
-from .damping import LARGEST, adapted, first_damping, predictions
+from .damping import LARGEST, Compared, adapted, first_damping, predictions
 from .distributed import Collected, consult, joined_by, mean_samples
 from .layer import MOST_KEPT, Refreshed, TrainedLayer, number_of
 from .settings import AUTO, USUAL, chosen
@@ -139,13 +139,13 @@ def damp(
     processes: Processes,
 ) -> list[Damped]:
     """The damping of every layer: as it is set, or as the samples of this refresh say."""
-    predicted = {}
+    compared = {}
     for layer, own, gradient in zip(layers, problems, gradients, strict=True):
         _require_shape(layer, own, gradient)
         before = layer.fitting()
         if layer.group["damping"] == AUTO and before is not None and gradient is not None:
-            predicted[layer] = predictions(before, own.fresh, gradient, processes)
-    processes.sum_(list(predicted.values()))
+            compared[layer] = Compared(before, own.fresh, gradient)
+    predicted = dict(zip(compared, predictions(list(compared.values()), processes), strict=True))
     each = zip(layers, problems, strict=True)
     return answered(joint([_named(layer, _damp(layer, own, predicted.get(layer), step)) for layer, own in each]))
 

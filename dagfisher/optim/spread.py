@@ -84,6 +84,49 @@ def prepare(wanted: Sequence[Wanted], processes: Processes) -> list[Made]:
     return made
 
 
+def applied(given: Sequence[tuple[LayerFisher, Tensor]], processes: Processes) -> list[Tensor]:
+    """What inverse Fishers make of gradients, (units × d) each, the same in every process.
+
+    Where solving costs more than sending, each process solves its share of the units, and the solutions are gathered in
+    one message for each dtype. Otherwise nothing is sent.
+
+    Args:
+        given: the inverse Fisher of each layer, and its gradient.
+        processes: that have the same Fishers and gradients; all of them must call this.
+    """
+    runs = [(fisher, *run) for fisher, gradient in given for run in fisher.runs(gradient)]
+    gains = [0.0 if fisher.coupled else _gain(solver, g, processes.size) for fisher, solver, g in runs]
+    if sum(gains) <= (rates(runs[0][2].device).message if runs else 0.0):
+        return [fisher.solve(gradient) for fisher, gradient in given]
+    solved: list[Tensor] = []
+    shared: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for i, ((_, solver, g), gain) in enumerate(zip(runs, gains, strict=True)):
+        if gain:
+            own = processes.share(len(g))
+            solver, g = solver.part(own, len(g)), g[own.start : own.stop]
+            shared.setdefault((g.dtype, g.device), []).append(i)
+        solved.append(solver.solve(g))
+    for members in shared.values():
+        widths = [runs[i][2].shape[1] for i in members]
+        shares = [processes.shares(len(runs[i][2])) for i in members]
+        counts = [[len(each[r]) * d for each, d in zip(shares, widths, strict=True)] for r in range(processes.size)]
+        flat = torch.cat([solved[i].reshape(-1) for i in members])
+        arrived = processes.gather(flat, [sum(each) for each in counts])
+        parts = [torch.split(part, each) for part, each in zip(arrived, counts, strict=True)]
+        for k, i in enumerate(members):
+            solved[i] = torch.cat([part[k] for part in parts]).reshape(-1, widths[k])
+    rest = iter(solved)
+    return [joined_tensors([next(rest) for _ in fisher.solvers]) for fisher, _ in given]
+
+
+def _gain(solver: Solver, gradient: Tensor, size: int) -> float:
+    """Multiply-adds that processes save if each solves its share of the units and receives the others; 0: none."""
+    if size == 1 or solver.by_unit is None or len(gradient) < size:
+        return 0.0
+    sending = rates(gradient.device).sent * gradient.numel() * gradient.element_size()
+    return max(0.0, solver.applying(gradient) - sending) * (1 - 1 / size)
+
+
 def share_of(solver: Solver, segment: Segment, processes: Processes) -> range:
     """The units of a prepared run that this process applies the solver to."""
     if processes.size == 1:

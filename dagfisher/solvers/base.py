@@ -370,6 +370,14 @@ class Solver:
         """
         raise NotImplementedError
 
+    def applying(self, gradient: Tensor) -> float:
+        """Multiply-adds of `solve` for a gradient of this shape, about; 0: not known, and processes do not share it.
+
+        Args:
+            gradient: (units × d).
+        """
+        return 0.0
+
     def blocks(self) -> Tensor:
         """The matrices αI + F_j that `solve` inverts, (units or 1 × d × d); for inspection."""
         raise NotImplementedError

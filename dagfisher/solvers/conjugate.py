@@ -277,6 +277,12 @@ class Conjugate(AskingSolver):
         solution = solution.sub_(inside, alpha=1 / self.damping)
         return torch.addmm(gradient, solution, self.basis.T, beta=1 / self.damping)
 
+    def applying(self, gradient: Tensor) -> float:
+        turned = sum(t.numel() for t in (self.basis, self.directions) if t is not None)
+        stored = 0 if self.leading is None else self.leading.numel()
+        products = 2.0 * len(gradient) * (turned + self.iterations * self.rows.numel())
+        return products + rates(gradient.device).stored * stored * max(self.iterations, 1)
+
     def blocks(self) -> Tensor:
         rows = self.rows if self.basis is None else self.rows @ self.basis.T
         return gram_blocks(rows, self.weights.T, self.damping)

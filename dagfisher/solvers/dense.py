@@ -45,6 +45,10 @@ class Dense(AskingSolver):
         rows = gradient.reshape(-1, self.inverses.shape[-1])
         return left_multiply(rows, self.inverses).reshape(gradient.shape)
 
+    def applying(self, gradient: Tensor) -> float:
+        each = 1.0 if len(self.inverses) == 1 else rates(gradient.device).stored
+        return each * gradient.numel() * self.inverses.shape[-1]
+
     def blocks(self) -> Tensor:
         return spd_inverse(self.inverses, jitter=True)
 

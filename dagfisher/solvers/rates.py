@@ -20,12 +20,12 @@ class Rates:
     operation: float
     """Starting one operation, which decides for small layers."""
     message: float
-    """The latency of one message between processes."""
+    """The latency of one message between processes, and their waiting for each other."""
     sent: float
     """Per byte that a process receives from another."""
 
 
-_CPU = Rates(eigh=45.0, small_inverse=30.0, stored=16.0, operation=5e5, message=5e6, sent=40.0)
+_CPU = Rates(eigh=45.0, small_inverse=30.0, stored=16.0, operation=5e5, message=5e7, sent=80.0)
 """Measured on two cores with AVX2 (`python benchmarks/solvers.py`)."""
 
 _ACCELERATOR = Rates(eigh=400.0, small_inverse=60.0, stored=20.0, operation=5e7, message=1e8, sent=50.0)

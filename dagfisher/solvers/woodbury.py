@@ -58,6 +58,10 @@ class Woodbury(AskingSolver):
         solution = torch.addmm(gradient, seen, self.parents, alpha=-1).div_(self.damping)
         return solution if self.mask is None else solution.mul_(self.mask)
 
+    def applying(self, gradient: Tensor) -> float:
+        n = len(self.parents)
+        return 2.0 * n * gradient.numel() + rates(gradient.device).stored * len(gradient) * n**2
+
     def blocks(self) -> Tensor:
         if self.mask is not None:
             return masked_blocks(gram_blocks(self.parents, self.weights, 0.0), self.mask, self.damping)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 import dagfisher
 from dagfisher import sample_weights
 from dagfisher.families import Bernoulli
-from dagfisher.optim import spread
+from dagfisher.solvers import rates
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without torch.distributed")
 Pools = Callable[[int], Pool]
@@ -110,7 +111,7 @@ class Case(NamedTuple):
     """Shares of the samples, instead of equal ones."""
     passes: int = 1
     cut: bool = True
-    """Whether even the smallest layers are cut into shares."""
+    """Whether even the smallest layers are cut into shares, and solutions are gathered at every step."""
     tolerance: float = 1e-9
 
 
@@ -129,13 +130,14 @@ def coupled() -> nn.Module:
 CASES: dict[str, Case] = {
     **{f"{s}, weights": Case(Net, {"solver": s, **TIGHT}, weighted=True) for s in SOLVERS},
     **{f"{s}, uneven": Case(Net, {"solver": s, **TIGHT}, uneven=(7, 2, 0, 3)) for s in SOLVERS},
-    **{f"{s}, reuse": Case(Net, {"solver": s, "update_every": 3, **TIGHT}, cut=False) for s in SOLVERS},
+    **{f"{s}, reuse": Case(Net, {"solver": s, "update_every": 3, **TIGHT}) for s in SOLVERS},
     **{f"{s}, window": Case(Net, {"solver": s, "window": 2, **TIGHT}) for s in SOLVERS},
     **{f"{s}, accumulation": Case(Net, {"solver": s, **TIGHT}, passes=2) for s in SOLVERS},
     **{f"{s}, convolution": Case(Convolution, {"solver": s, **TIGHT}) for s in SOLVERS},
     **{f"{s}, mask": Case(masked, {"solver": s, **TIGHT}, weighted=True) for s in SOLVERS},
     **{f"{s}, coupled": Case(coupled, {"solver": s, **TIGHT}, weighted=True, tolerance=1e-8) for s in SOLVERS},
     "by itself": Case(Net, AUTO),
+    "nothing is cut": Case(Net, {"solver": "dense", "update_every": 3}, cut=False),
     "by itself, uneven": Case(Net, AUTO, uneven=(7, 5, 0, 0), weighted=True),
     "wide, by itself": Case(Wide, AUTO, tolerance=1e-7),
     "wide, loose": Case(Wide, {"solver": "conjugate", "tolerance": 0.3, "update_every": 3}, tolerance=1e-7),
@@ -201,6 +203,7 @@ def train(case: str, rank: int, world: int, steps: range = range(STEPS), start: 
         "refreshed": [each["refreshed"] for each in shown["layers"].values()],
         "solvers": [each["solver"] for each in shown["layers"].values()],
         "groups": shown["groups"],
+        "communication": opt.communication(),
     }
 
 
@@ -217,16 +220,17 @@ class always_up:
 
 def work(rank: int, world: int) -> dict[str, Any]:
     """Every case, and what the process holds then."""
-    found, before = {}, spread.CUT_MESSAGES
+    found, before = {}, rates._CPU
     for case in CASES:
-        spread.CUT_MESSAGES = -1e12 if CASES[case].cut else before
+        if CASES[case].cut:  # messages cost less than nothing
+            rates._RATES["cpu"] = replace(before, message=-1e12, sent=0.0)
         try:
             found[case] = train(case, rank, world)
         except Exception as error:
             error.add_note(case) if hasattr(error, "add_note") else None
             raise
         finally:
-            spread.CUT_MESSAGES = before
+            rates._RATES["cpu"] = before
     return found
 
 
@@ -259,3 +263,11 @@ def test_processes_step_as_one_with_all_samples(case: str, together: list[dict[s
     assert found[0]["dampings"] == pytest.approx(alone["dampings"], rel=1e-6)
     for one, other in zip(found[0]["groups"], alone["groups"], strict=True):
         assert one == pytest.approx(other, rel=1e-5)
+
+
+def test_solutions_are_gathered_only_where_that_is_cheaper(together: list[dict[str, Any]]) -> None:
+    sent = together[0]["wide, kept for long"]["communication"]
+    assert sent["reuse"]["messages"] >= 1
+    world, numbers = sent["processes"], sum(p.numel() for p in made("wide, kept for long").parameters())
+    assert sent["reuse"]["bytes"] >= (world - 1) / world * 8 * numbers
+    assert together[0]["nothing is cut"]["communication"]["reuse"] == {"messages": 0, "bytes": 0}
