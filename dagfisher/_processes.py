@@ -201,19 +201,29 @@ class Processes:
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Add up the tensors of all processes, in place; one message for each dtype and device."""
-        group, size = self.group, self.size
-        if group is None:
-            return
+        if (group := self.group) is not None:
+            part = 2 * (self.size - 1) / self.size
+            self._bundled(tensors, lambda flat: dist.all_reduce(flat, group=group), part)
+
+    def broadcast_(self, tensors: Sequence[Tensor], rank: int) -> None:
+        """Give all processes the tensors of one, in place; one message for each dtype and device."""
+        if (group := self.group) is not None:
+            source = dist.get_global_rank(group, rank)
+            part = float(rank != self.rank)
+            self._bundled(tensors, lambda flat: dist.broadcast(flat, source, group=group), part)
+
+    def _bundled(self, tensors: Sequence[Tensor], message: Callable[[Tensor], Any], part: float) -> None:
+        """Send tensors in as few messages as there are dtypes and devices; `part` of the bytes are received."""
         kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
         for tensor in tensors:
             kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
         for members in kinds.values():
             flat = torch.cat([tensor.reshape(-1) for tensor in members])
             with self._talking():
-                dist.all_reduce(flat, group=group)
-            self._count(2 * (size - 1) * flat.numel() * flat.element_size() // size)
-            for tensor, part in zip(members, torch.split(flat, [t.numel() for t in members]), strict=True):
-                tensor.copy_(part.reshape(tensor.shape))
+                message(flat)
+            self._count(int(part * flat.numel() * flat.element_size()))
+            for tensor, own in zip(members, torch.split(flat, [t.numel() for t in members]), strict=True):
+                tensor.copy_(own.reshape(tensor.shape))
 
     def gather_objects(self, own: Any) -> list[Any]:
         """A picklable object of each process, in the order of their ranks."""

@@ -76,6 +76,17 @@ def inside_sharding_optimizer() -> bool:
     return kind is not None and any(isinstance(frame.f_locals.get("self"), kind) for frame in _callers())
 
 
+def sharded_by(parameter: Tensor) -> str | None:
+    """What keeps only a part of a parameter in each process, or puts it into another one; None if it is whole."""
+    module = sys.modules.get("torch.distributed.tensor")
+    kind = getattr(module, "DTensor", None)
+    if kind is not None and isinstance(parameter, kind):
+        return "FSDP2 (fully_shard) or another use of DTensor"
+    if getattr(parameter, "_is_flat_param", False) or getattr(parameter, "_fsdp_flattened", False):
+        return "FSDP1 (FullyShardedDataParallel)"
+    return None
+
+
 def inside_distributed_checkpoint() -> bool:
     """Whether this code runs because `torch.distributed.checkpoint` saves or loads."""
     name = "torch.distributed.checkpoint"

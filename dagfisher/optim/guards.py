@@ -10,10 +10,23 @@ import torch
 from torch import Tensor
 
 from .._reading import Asking, joint, reads_freely, told
+from .._torch import sharded_by
 from ..capture import compute_dtype
-from ..errors import GradientError, NonFiniteError
+from ..errors import GradientError, NonFiniteError, SettingError
 from ..parameter import ParameterDeclaration
 from .layer import TrainedLayer
+
+
+def require_whole(groups: list[dict[str, Any]], names: dict[int, str]) -> None:
+    """Raise on a parameter of which this process has only a part, or that is a part of another one."""
+    for group in groups:
+        for index, p in enumerate(group["params"]):
+            if (sharding := sharded_by(p)) is not None:
+                raise SettingError(
+                    f"parameter {names.get(id(p), index)} is sharded by {sharding}, which leaves each process a part "
+                    f"of it; the Fisher block of a unit needs its whole weights and bias. Train declared layers in "
+                    f"DistributedDataParallel, or leave them out of the sharding and give the optimizer only these."
+                )
 
 
 def require_dense(groups: list[dict[str, Any]], names: dict[int, str]) -> None:

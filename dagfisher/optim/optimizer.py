@@ -20,7 +20,7 @@ from ..declaration import changes, find_layers
 from ..errors import DagFisherWarning, DeclarationError, SettingError
 from .distributed import require_alike
 from .groups import readable_groups
-from .guards import blame, blaming, require_dense
+from .guards import blame, blaming, require_dense, require_whole
 from .layer import MOST_KEPT, Refreshed, TrainedLayer
 from .pace import Pace
 from .refresh import blocks, gather, refresh
@@ -148,6 +148,7 @@ class DAGNaturalGradient(ShownOptimizer):
 
     def _bind(self) -> None:
         """Find the declared layers of the parameters, keep those already known, and listen to them."""
+        require_whole(self.param_groups, self._names)
         group_of = {id(p): group for group in self.param_groups for p in group["params"]}
         known = {id(layer.declaration): layer for layer in self._layers}
         layers = []
@@ -278,6 +279,7 @@ class DAGNaturalGradient(ShownOptimizer):
                 late = self._notice_declarations()
                 self._compare()
                 self._processes.traffic = Traffic()
+                self._share_gradients()
                 vectors, whole, fresh, bounds = self._vectors(late)
                 self._traffic["refresh" if fresh else "reuse"] = self._processes.traffic
                 blamed = partial(blame, vectors, self.param_groups, self._layers, self._names)

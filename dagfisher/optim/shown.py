@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..declaration import Declaration
+from .joining import JoinableOptimizer
 from .layer import TrainedLayer
-from .saving import SavedOptimizer
 from .settings import plain
 
 
-class ShownOptimizer(SavedOptimizer):
+class ShownOptimizer(JoinableOptimizer):
     """An optimizer that can be printed and asked about its layers."""
 
     def memory_usage(self) -> dict[str, int]:
