@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .families import Family
 from .maps import Map, map_of, to_matrix
 from .solvers import Cost, CoupledProblem, GramProblem, MaskedProblem, Problem, RowProblem, Solver
-from .solvers.base import Kind
+from .solvers.problems import Kind
 
 __all__ = ["check_family", "check_map", "check_solver"]
 

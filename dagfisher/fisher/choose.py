@@ -9,7 +9,7 @@ import torch
 from .._text import table
 from ..errors import SettingError
 from ..solvers import SOLVERS, BlockShape, Cost, Problem, RowProblem, Solver, solver_names
-from ..solvers.base import Kind
+from ..solvers.problems import Kind
 
 MEMORY_LIMIT = 2**28
 """Numbers that a solver chosen by "auto" may keep per layer (1 GiB in float32)."""

@@ -5,24 +5,13 @@ A solver says what it is (`exact`, `needs_rows`, `needs_damping`) and what it co
 type of device, `spd` the factorisations that all of them use.
 """
 
-from .base import (
-    SOLVERS,
-    BlockShape,
-    Cost,
-    CoupledProblem,
-    GramProblem,
-    MaskedProblem,
-    Problem,
-    RowProblem,
-    Solver,
-    register_solver,
-    solver_names,
-)
+from .base import SOLVERS, Cost, Solver, register_solver, solver_names
 from .conjugate import Conjugate
 from .coupled import CoupledConjugate, CoupledWoodbury
 from .dense import Dense
 from .diagonal import Diagonal
 from .masked import MaskedConjugate
+from .problems import BlockShape, CoupledProblem, GramProblem, MaskedProblem, Problem, RowProblem
 from .woodbury import Woodbury
 
 for _solver in (Dense, Woodbury, Conjugate, MaskedConjugate, CoupledConjugate, CoupledWoodbury, Diagonal):

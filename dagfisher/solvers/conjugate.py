@@ -28,10 +28,11 @@ from torch import Tensor
 
 from .._reading import Asking, joint, read, reads_freely, told
 from ..errors import SingularBlockError
-from .base import AskingSolver, BlockShape, Cost, RowProblem
+from .base import AskingSolver, Cost
 from .blocks import gram_blocks
 from .dense import left_multiply
 from .descent import Descent, calibrate, guide, iterate
+from .problems import BlockShape, RowProblem
 from .rates import rates
 from .reductions import DROP_SHARE, drop_rows, full_basis, leading_directions, weighted_gram
 from .spd import eigenvectors, factored, repaired

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from .._reading import Asking
-from .base import AskingSolver, BlockShape, Cost, CoupledProblem, Kind
+from .base import AskingSolver, Cost
 from .blocks import gram_blocks
 from .conjugate import OPERATIONS
 from .dense import left_multiply
 from .descent import calibrate, guide, iterate
+from .problems import BlockShape, CoupledProblem, Kind
 from .rates import rates
 from .reductions import weighted_gram
 from .spd import eigenvectors, inverting

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from .._reading import Asking
-from .base import AskingSolver, BlockShape, Cost, Kind, Problem
+from .base import AskingSolver, Cost
+from .problems import BlockShape, Kind, Problem
 from .rates import rates
 from .spd import inverting, spd_inverse
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Kind, Problem, Solver
+from .base import Solver
+from .problems import Kind, Problem
 
 
 @dataclass

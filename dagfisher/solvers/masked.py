@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from .._reading import Asking
-from .base import AskingSolver, BlockShape, Cost, Kind, MaskedProblem
+from .base import AskingSolver, Cost
 from .blocks import gram_blocks, masked_blocks
 from .conjugate import OPERATIONS
 from .descent import calibrate, guide, iterate
+from .problems import BlockShape, Kind, MaskedProblem
 from .rates import rates
 from .reductions import DROP_SHARE, drop_rows, full_basis, leading_directions, weighted_gram
 from .spd import eigenvectors

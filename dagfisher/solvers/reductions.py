@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._reading import reads_freely
-from .base import RowProblem
+from .problems import RowProblem
 from .rates import Rates
 from .spd import eigenvectors
 

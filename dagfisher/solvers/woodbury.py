@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from .._reading import Asking
-from .base import AskingSolver, BlockShape, Cost, Kind, RowProblem
+from .base import AskingSolver, Cost
 from .blocks import gram_blocks, masked_blocks
 from .dense import left_multiply
+from .problems import BlockShape, Kind, RowProblem
 from .rates import rates
 from .spd import inverting
 
