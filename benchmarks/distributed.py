@@ -6,7 +6,8 @@ one core each against one process with one core, and the bytes that are sent, ag
 
 Each process is bound to a core of its own and has one thread. The contenders take turns: in each round the single
 process and the pair do the same steps, while the others wait. Times are wall-clock medians over the rounds, since
-waiting for messages is part of a step; run it on a machine that does nothing else.
+waiting for messages is part of a step; run it on a machine that does nothing else (its load is noted).
+Four processes share two cores here: their column says what many small shares cost, not what four cores gain.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from dagfisher.helmholtz import HelmholtzMachine, Trainer
 
 RESULTS = Path(__file__).parent / "results" / "distributed.json"
 SIZES = [784, 300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
-ROUNDS, STEPS, REFRESHES = 8, 8, 3
-WORLDS = (1, 2)
+ROUNDS, STEPS, REFRESHES = 10, 8, 3
+WORLDS = (1, 2, 4)
 
 
 def trainer() -> Trainer:
@@ -54,10 +55,16 @@ def refresh_next(trained: Trainer) -> None:
     trained.optimizer._arm()
 
 
-def timed(trained: Trainer, step: int) -> tuple[float, float]:
-    """Seconds of one training step, and of the optimizer's part of it."""
-    spent = 0.0
-    inner = trained.optimizer.step
+def timed(trained: Trainer, step: int) -> tuple[float, float, float]:
+    """Seconds of one training step, of the optimizer's part of it, and of the sum of the gradients over processes."""
+    spent = sent = 0.0
+    inner, summing = trained.optimizer.step, trained.processes.sum_
+
+    def summed(*arguments: Any) -> None:
+        nonlocal sent
+        began = time.perf_counter()
+        summing(*arguments)
+        sent += time.perf_counter() - began
 
     def measured(*arguments: Any) -> Any:
         nonlocal spent
@@ -66,12 +73,41 @@ def timed(trained: Trainer, step: int) -> tuple[float, float]:
         spent += time.perf_counter() - began
         return result
 
-    trained.optimizer.step = measured
+    trained.optimizer.step, trained.processes.sum_ = measured, summed
     began = time.perf_counter()
     trained.step(batch(step))
     whole = time.perf_counter() - began
-    trained.optimizer.step = inner
-    return whole, spent
+    trained.optimizer.step, trained.processes.sum_ = inner, summing
+    return whole, spent, sent
+
+
+def unit_costs() -> dict[str, float]:
+    """Seconds of a message of a few bytes, and bytes that a process receives in a second, between these processes."""
+    world, found = dist.get_world_size(), {}
+    for name, numbers in (("latency", 1), ("bandwidth", 2**20)):
+        own, seconds = torch.zeros(numbers), []
+        parts = [torch.empty_like(own) for _ in range(world)]
+        for _ in range(20):
+            dist.barrier()
+            began = time.perf_counter()
+            dist.all_gather(parts, own)
+            seconds.append(time.perf_counter() - began)
+        found[name] = statistics.median(seconds)
+    found["bandwidth"] = 4 * 2**20 * (world - 1) / found["bandwidth"]
+    return found
+
+
+def mean_traffic(trained: Trainer) -> dict[str, Any]:
+    """What `communication()` says, in the mean over the processes."""
+    said: list[Any] = [trained.optimizer.communication()]
+    if dist.is_initialized():
+        said = [None] * dist.get_world_size()
+        dist.all_gather_object(said, trained.optimizer.communication())
+    kinds = {
+        kind: {what: statistics.mean(each[kind][what] for each in said) for what in ("messages", "bytes")}
+        for kind in ("refresh", "reuse")
+    }
+    return {**kinds, "kept": sum(trained.optimizer.memory_usage().values())}
 
 
 def worker(world: int) -> None:
@@ -82,6 +118,7 @@ def worker(world: int) -> None:
     if world > 1:
         dist.init_process_group("gloo")
     trained, step = trainer(), 0
+    units = unit_costs() if world > 1 else {}
     for _ in range(30):
         trained.step(batch(step))
         step += 1
@@ -91,20 +128,23 @@ def worker(world: int) -> None:
             dist.broadcast_object_list(line)
         if not line[0].strip():
             return
-        found: dict[str, list[float]] = {"refresh": [], "reuse step": [], "refreshing step": []}
+        found: dict[str, list[float]] = {"refresh": [], "reuse step": [], "refreshing step": [], "gradients": []}
         for _ in range(REFRESHES):
             refresh_next(trained)
-            whole, own = timed(trained, step)
+            whole, own, _ = timed(trained, step)
             found["refresh"].append(own)
             found["refreshing step"].append(whole)
             step += 1
             for _ in range(STEPS):
                 for layer in trained.optimizer._layers:
                     layer.pace = type(layer.pace)(50, 1.0)
-                found["reuse step"].append(timed(trained, step)[0])
+                whole, _, sent = timed(trained, step)
+                found["reuse step"].append(whole)
+                found["gradients"].append(sent)
                 step += 1
+        sent_now = {**mean_traffic(trained), **units}
         if rank == 0:
-            print(json.dumps({"times": found, "communication": trained.optimizer.communication()}), flush=True)
+            print(json.dumps({"times": found, "communication": sent_now}), flush=True)
 
 
 def start(world: int, port: int) -> list[subprocess.Popen[str]]:
@@ -145,32 +185,40 @@ def measure() -> dict[str, Any]:
     }
     for own in medians.values():  # a Fisher is kept for 50 steps
         own["default step"] = (49 * own["reuse step"] + own["refreshing step"]) / 50
-    return {"milliseconds": medians, "communication": {str(w): each for w, each in sent.items()}}
+    load = round(os.getloadavg()[1], 2)
+    return {"milliseconds": medians, "communication": {str(w): each for w, each in sent.items()}, "load": load}
 
 
-def expected_bytes(world: int) -> dict[str, float]:
-    """What `docs/distributed.rst` says a process receives, gradients left out: an upper bound for the solvers."""
-    numbers = 0
-    for network in ("generative", "recognition"):
-        pairs = [pair[:: 1 if network == "recognition" else -1] for pair in itertools.pairwise(SIZES)]
-        for parents, units in pairs:
-            rows = 100 if (network == "recognition" and parents == 784) else 500
-            numbers += rows * (parents + units + 1)
-    numbers += 500 * (SIZES[-1] + 1)
-    return {"rows": 4.0 * numbers * (world - 1) / world}
+def shapes() -> list[tuple[int, int, int]]:
+    """Of every layer: rows, parents and units."""
+    found = [(500, 0, SIZES[-1])]
+    for below, above in itertools.pairwise(SIZES):
+        found += [(500, above, below), (100 if below == SIZES[0] else 500, below, above)]
+    return found
+
+
+def expected_bytes(world: int, kept: float) -> float:
+    """What `docs/distributed.rst` says a process receives at a refresh: rows, prepared solvers and solutions."""
+    rows = sum(n * (d + l + 1) for n, d, l in shapes())
+    solutions = sum((d + 1) * l for _, d, l in shapes())
+    return (world - 1) / world * (4.0 * (rows + solutions) + kept)
 
 
 def table(found: dict[str, Any]) -> str:
-    one, two = found["milliseconds"]["1"], found["milliseconds"]["2"]
-    lines = ["| | one process | two processes | times as fast |", "|---|---|---|---|"]
-    for name in ("refresh", "reuse step", "refreshing step", "default step"):
-        lines.append(f"| {name} | {one[name]:.1f} ms | {two[name]:.1f} ms | {one[name] / two[name]:.2f} |")
-    sent = found["communication"]["2"]
-    rows = expected_bytes(2)["rows"]
-    lines += ["", f"rows, by the formula: {rows / 1e6:.2f} MB at a refresh"]
-    for kind in ("refresh", "reuse"):
-        lines.append(f"{kind}: {sent[kind]['messages']} messages, {sent[kind]['bytes'] / 1e6:.2f} MB received")
-    return "\n".join(lines)
+    times, sent = found["milliseconds"], found["communication"]
+    lines = ["| | one process | two processes | times as fast | four on two cores |", "|---|---|---|---|---|"]
+    for name in ("refresh", "reuse step", "refreshing step", "default step", "gradients"):
+        one, two, four = (times[str(world)][name] for world in WORLDS)
+        gain = "" if name == "gradients" else f"{one / two:.2f}"
+        lines.append(f"| {name} | {one:.1f} ms | {two:.1f} ms | {gain} | {four:.1f} ms |")
+    lines += ["", "| processes | messages | MB received at a refresh | by the formula | MB at a reuse step |"]
+    lines += ["|---|---|---|---|---|"]
+    for world in WORLDS[1:]:
+        own = sent[str(world)]
+        formula = expected_bytes(world, own["kept"]) / 1e6
+        measured, reuse = own["refresh"]["bytes"] / 1e6, own["reuse"]["bytes"] / 1e6
+        lines.append(f"| {world} | {own['refresh']['messages']:.0f} | {measured:.2f} | {formula:.2f} | {reuse:.2f} |")
+    return "\n".join([*lines, "", f"load average of the machine: {found['load']}"])
 
 
 def main() -> None:
