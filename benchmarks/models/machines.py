@@ -18,7 +18,7 @@ from .common import BatchSetting, Learner, MakeOptimizer, Model, held_out, load,
 
 STATES = (-1.0, 1.0)
 CHANNELS, ABOVE = 8, (200, 100, 50, 20)
-RIVALS, NATURAL = (BatchSetting(32, 10), BatchSetting(100, 5)), BatchSetting(100, 5)
+RIVALS, NATURAL = (BatchSetting(32, 10), BatchSetting(100, 5)), BatchSetting(200, 5)
 LOG_LIKELIHOOD = "log-likelihood (nats)"
 
 

@@ -222,7 +222,7 @@ def algorithm_named(name: str) -> Algorithm:
     return ALGORITHMS[name.lower()]
 
 
-_NATURAL: dict[str, Any] = {"lr": OptimizerSettings.lr, "solver": "auto", "batch_size": 100, "samples": 5}
+_NATURAL: dict[str, Any] = {"lr": OptimizerSettings.lr, "solver": "auto", "batch_size": 200, "samples": 5}
 """Larger minibatches with fewer samples each: the price of a natural step does not grow with them."""
 
 for _algorithm in (

@@ -87,6 +87,8 @@ class Told(NamedTuple):
     groups: int = 0
     """Of parents, for a grouped convolution; 0: rows have one axis."""
     parents: int = 0
+    outputs: int = 0
+    """Of each unit in one sample."""
     shared: tuple[float, ...] = ()
     """For each group of units, whether all its units share one block."""
 
@@ -98,6 +100,8 @@ class Collected(NamedTuple):
     """Of each captured pass; empty: the layer was not used here."""
     mismatch: Tensor | None = None
     """How far outputs are from the declared map, over what rounding allows; None if that was not looked at."""
+    outputs: int = 0
+    """Of each unit in one sample."""
 
     def whole(self, declaration: Declaration) -> Rows | Grams | None:
         """Of all passes."""
@@ -112,10 +116,11 @@ class Collected(NamedTuple):
         least = found.sample_weights.amin() if len(found.sample_weights) else math.inf
         if isinstance(found, Rows):
             shape, shared = found.parents.shape, [float(q.shape[1] == 1) for q in found.fisher_weights]
-            size = [float(shape[1]) if len(shape) == 3 else 0.0, float(shape[-1])]
+            size = [float(shape[1]) if len(shape) == 3 else 0.0, float(shape[-1]), float(self.outputs)]
             return [0.0, float(shape[0]), found.total, least, off, float(found.positions), *size, *shared]
         runs = found.blocks
         own = [0.0 if len(runs) == groups else float(len(runs) // groups), float(runs[0].parents_count - 1)]
+        own.append(float(self.outputs))
         shared = [float(len(runs[i * len(runs) // groups].blocks) == 1) for i in range(groups)]
         return [1.0, 0.0, found.total, least, off, 1.0, *own, *shared]
 
@@ -190,8 +195,9 @@ def _read_together(numbers: Sequence[float | Tensor], device: torch.device) -> l
 
 
 def _told(numbers: list[float]) -> Told:
-    grams, rows, total, least, mismatch, positions, groups, parents, *shared = numbers
-    return Told(bool(grams), int(rows), total, least, mismatch, bool(positions), int(groups), int(parents), (*shared,))
+    grams, rows, total, least, mismatch, positions, groups, parents, outputs, *shared = numbers
+    counts = int(groups), int(parents), int(outputs)
+    return Told(bool(grams), int(rows), total, least, mismatch, bool(positions), *counts, (*shared,))
 
 
 def _require_same_place(told: list[list[float]]) -> None:
@@ -281,11 +287,11 @@ def joined_by(
         if layer in summed:
             dtype = summed[layer].total
             least, total = dtype.new_tensor([whole.least]), dtype.new_tensor(whole.total)
-            result[layer] = Collected([Grams(summed[layer].blocks, least, total)], off)
+            result[layer] = Collected([Grams(summed[layer].blocks, least, total)], off, whole.outputs)
         else:
             rows = Rows.joined(gathered[layer])
             total = rows.sample_weights.new_tensor(whole.total)
-            result[layer] = Collected([replace(rows, total=total, positions=whole.positions)], off)
+            result[layer] = Collected([replace(rows, total=total, positions=whole.positions)], off, whole.outputs)
     return result
 
 
@@ -301,6 +307,7 @@ def _agreed(told: Sequence[Told]) -> Told:
         any(each.positions for each in told),
         max(each.groups for each in known),
         max(each.parents for each in known),
+        max(each.outputs for each in known),
         tuple(max(column) for column in zip(*(each.shared for each in known), strict=True)),
     )
 

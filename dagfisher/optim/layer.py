@@ -21,8 +21,9 @@ from .settings import AUTO, USUAL, chosen
 MOST_KEPT = 5
 """Refreshes in a row that may fail before a step raises; until then the Fisher before them is kept."""
 
-Restored = tuple[LayerFisher, int, list[Any], Window, Pace, Tensor | None]
-"""The inverse Fisher, the step it was made at, the layout it fits, the past refreshes, the pace, and the reference."""
+Restored = tuple[LayerFisher, int, list[Any], Window, Pace, Tensor | None, int]
+"""The inverse Fisher, the step it was made at, the layout it fits, the past refreshes, the pace, the reference, and the
+outputs."""
 
 
 class Refreshed(NamedTuple):
@@ -60,7 +61,19 @@ class TrainedLayer(LayerMatrix):
         """The divergence of a whole step of its group at the last refresh."""
         self.ratio: float | None = None
         """The curvature that fresh samples found at the last refresh, over what was predicted."""
+        self.outputs = 1
+        """The outputs of each unit in one sample, as its last captured pass had them; more than 1 for a convolution."""
         self._order = -1
+
+    @property
+    def finds_damping(self) -> bool:
+        """Whether each refresh finds the damping, rather than being given it."""
+        return isinstance(self.group["damping"], str)
+
+    @property
+    def variables(self) -> int:
+        """The outputs of all units in one sample."""
+        return self.declaration.units * self.outputs
 
     @property
     def deterministic(self) -> bool:
@@ -170,6 +183,7 @@ class TrainedLayer(LayerMatrix):
             "damping": self.fisher.damping,
             "pace": list(self.pace),
             "reference": self.reference,
+            "outputs": self.outputs,
             "sizes": list(self.fisher.sizes),
             "solvers": [{"solver": s.name, **s.state()} for s in self.fisher.solvers],
             "window": self.window.state(),
@@ -199,6 +213,7 @@ class TrainedLayer(LayerMatrix):
             window.restore(state["window"], device)
             pace, reference = Pace(*state.get("pace", Pace(USUAL))), state.get("reference")
             reference = None if reference is None else reference.to(device)
+            outputs = int(state.get("outputs", 1))
             if len(layout) != len(self.layout()) or not 0 <= refreshed < step or not 0 <= damping < math.inf:
                 raise ValueError("a number out of its range")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -215,15 +230,15 @@ class TrainedLayer(LayerMatrix):
                 fisher.require_fitting(torch.zeros(layout[2], layout[3], dtype=self._dtype(), device=device))
             except (RuntimeError, ValueError, TypeError, AttributeError) as error:
                 raise self._damaged(error) from None
-        return fisher, refreshed, layout, window, pace, reference
+        return fisher, refreshed, layout, window, pace, reference, outputs
 
     def _damaged(self, error: Exception) -> CheckpointError:
         return CheckpointError(f"layer {self.name}: its saved state is damaged ({error!r}).")
 
     def restore(self, restored: Restored | None) -> None:
         """Continue from what `restored` gave."""
-        state = restored if restored is not None else (None, None, None, Window(), Pace(), None)
-        self.fisher, self.refreshed, self._layout, self.window, self.pace, self.reference = state
+        state = restored if restored is not None else (None, None, None, Window(), Pace(), None, 1)
+        self.fisher, self.refreshed, self._layout, self.window, self.pace, self.reference, self.outputs = state
 
     @property
     def solver(self) -> str:

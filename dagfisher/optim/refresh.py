@@ -25,6 +25,7 @@ from torch import Tensor
 from .._processes import Processes
 from .._reading import Asking, answered, joint
 from ..capture.agreement import another_map
+from ..capture.records import Pass
 from ..errors import DagFisherError, MissingStatisticsError, SettingError, ShapeError, SingularBlockError
 from ..fisher import Grams, LayerFisher, Rows, damped_blocks, joined, normalised, statistics_of
 from ..fisher.rows import Disagreement
@@ -223,11 +224,18 @@ def _collected(layer: TrainedLayer, step: int, processes: Processes) -> Collecte
     if processes.size == 1 and not any(part.sample_weights.shape[0] for part in found):
         raise MissingStatisticsError("its forward passes since the last step held no sample; give it a batch.")
     off = [each.mismatch for each in passes if each.mismatch is not None]
-    return Collected(found, torch.stack(off).amax() if off else None)
+    outputs = max((_outputs(each, declaration.units) for each in passes), default=0)
+    return Collected(found, torch.stack(off).amax() if off else None, outputs)
+
+
+def _outputs(captured: Pass, units: int) -> int:
+    """The outputs of each unit in one sample: the positions of a convolution, otherwise 1."""
+    return max(math.prod(captured.shape[len(captured.samples) :]) // max(units, 1), 1)
 
 
 def _gathered(layer: TrainedLayer, collected: Collected) -> Gathered:
     found, latest = collected.parts, []
+    layer.outputs = collected.outputs
     if layer.group["window"] > 1:
         latest = normalised(found)
         found = [*latest, *layer.window.statistics()]

@@ -82,7 +82,7 @@ USUAL = 50
 
 BY_ITSELF: dict[str, Any] = {
     "momentum": 0.8,
-    "trust_region": 4.0,
+    "trust_region": AUTO,
     "tolerance": 0.3,
     "update_every": AUTO,
     "undeclared": "adam",
@@ -177,8 +177,8 @@ class OptimizerSettings:
             _that("must be a finite number above 0 or None", lambda v: v is None or (_is_number(v) and plain(v) > 0))
         ),
         "ε, in nats, the most that ½vᵀ(αI + F)v of a natural gradient v may be over the layers of a param group, or "
-        "None: a longer one is shortened, so that the divergence of a step −lr·v is at most lr²·ε to second order "
-        f"(auto: {BY_ITSELF['trust_region']:g}; with a given damping none)",
+        "None: a longer one is shortened, so that the divergence of a step −lr·v is at most lr²·ε to second order. "
+        "auto: by the number of random variables in a layer; with a given damping none",
     )
     window: int = setting(
         1,
@@ -220,7 +220,7 @@ NAMES = tuple(entry.name for entry in _ENTRIES)
 def validate(group: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a param group as Python numbers, "auto" replaced; raises a sentence for the first that cannot be.
 
-    A damping, and with it an interval of refreshes, that is "auto" stays so.
+    A damping, and with it an interval of refreshes and a trust region, that is "auto" stays so.
     """
     refuse(group)
     settings = {}

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from .layer import TrainedLayer
-from .settings import chosen, plain
+from .settings import AUTO, chosen, plain
 
 
 class Natural(NamedTuple):
-    """A layer's gradient g and x = (αI + F)⁻¹ g, which `bounded` turns into the natural gradient (1 + α) x."""
+    """A layer's gradient g and x = (αI + F)⁻¹ g, which `bounded` turns into the natural gradient."""
 
     layer: TrainedLayer
     gradient: Tensor
@@ -35,14 +35,19 @@ class Step(NamedTuple):
 
 BRAKE = 30.0
 """A step whose divergence is so many times that of the last refresh comes from a Fisher that is out of date."""
+NATS, MOST_NATS = 0.06, 16.0
+"""The bound that is found by itself: nats for each random variable of a stochastic layer, the mean over the layers,
+and the most in all."""
 
 
 def bounded(found: list[Natural], fresh: Container[TrainedLayer]) -> tuple[list[Tensor], dict[int, Step]]:
     """Turn each vector, in place, into the natural gradient, shortened where a group's would pass its bound.
 
-    For v = (1 + α) x the solve has given vᵀ(αI + F)v = (1 + α)² x·g, which is at least vᵀFv; half of it is the
-    Kullback-Leibler divergence of the whole step −v to second order. A step −lr·v then has at most lr² of the bound, so
-    that a falling rate makes steps shorter. A rate above 1 makes the bound smaller. No host synchronisation.
+    The natural gradient is v = s·x with s = 1 + α. Where each layer finds its own damping and none is deterministic, s
+    is 1, so that a layer with a large damping does not use up the bound of all. The solve has given
+    vᵀ(αI + F)v = s² x·g, which is at least vᵀFv; half of it is the Kullback-Leibler divergence of the whole step −v to
+    second order. A step −lr·v then has at most lr² of the bound, so that a falling rate makes steps shorter. A rate
+    above 1 makes the bound smaller. No host synchronisation.
 
     A Fisher can become wrong while it is kept. If the divergence of a whole step is more than `BRAKE` times what it was
     when the Fisher was made, and more than the bound, it adds nothing to the momentum.
@@ -56,22 +61,23 @@ def bounded(found: list[Natural], fresh: Container[TrainedLayer]) -> tuple[list[
         trust region, by the id of the group.
     """
     products = [torch.dot(m.gradient.reshape(-1), m.vector.reshape(-1)) for m in found]
+    exact = not any(m.layer.deterministic for m in found)
+    sizes = [1.0 if exact and m.layer.finds_damping else 1 + m.damping for m in found]
     groups: dict[int, list[int]] = {}
     for i, m in enumerate(found):
         if chosen(m.layer.group, "trust_region") is None:
-            m.vector.mul_(1 + m.damping)
+            m.vector.mul_(sizes[i])
         else:
             groups.setdefault(id(m.layer.group), []).append(i)
     steps = {}
     for key, members in groups.items():
         group, device = found[members[0]].layer.group, found[members[0]].vector.device
         rate = max(1.0, *(plain(each["lr"]) for i in members for each in found[i].layer.groups))
-        growths = tuple(1 + found[i].damping for i in members)
-        halves = tuple(0.5 * (rate * growth) ** 2 for growth in growths)
+        halves = tuple(0.5 * (rate * sizes[i]) ** 2 for i in members)
         forms = torch.stack([products[i].to(device, torch.float32) for i in members])
         divergence = forms @ _on_device(halves, device)
         # A divergence that is zero, or by rounding less, leaves the step as it is.
-        most = plain(chosen(group, "trust_region")) * min(found[i].layer.pace.trust for i in members)
+        most = _bound(group, [found[i].layer for i in members]) * min(found[i].layer.pace.trust for i in members)
         factor = (most / divergence.clamp_min(1e-30)).sqrt_().clamp_max_(1.0)
         refreshed = any(found[i].layer in fresh for i in members)
         reference = found[members[0]].layer.reference
@@ -79,10 +85,20 @@ def bounded(found: list[Natural], fresh: Container[TrainedLayer]) -> tuple[list[
             # A step that is inside the region is harmless, however small those of the refresh were.
             factor = factor * ((divergence <= most) | (divergence / rate**2 <= BRAKE * reference.to(device)))
         steps[key] = Step(divergence / rate**2, factor, refreshed)
-        for i, scale in [(i, factor.to(found[i].vector.dtype) * g) for i, g in zip(members, growths, strict=True)]:
-            vector = found[i].vector
+        for i in members:
+            vector, scale = found[i].vector, factor.to(found[i].vector.dtype) * sizes[i]
             vector.mul_(scale if scale.device == vector.device else scale.to(vector.device))
     return products, steps
+
+
+def _bound(group: dict[str, Any], layers: list[TrainedLayer]) -> float:
+    """ε of a group with these layers, in nats: as it is given, or by the number of their random variables."""
+    given = chosen(group, "trust_region")
+    if given != AUTO:
+        return float(plain(given))
+    stochastic = [layer.variables for layer in layers if not layer.deterministic]
+    counts = stochastic or [layer.variables for layer in layers]
+    return min(NATS * sum(counts) / len(counts), MOST_NATS)
 
 
 @lru_cache(maxsize=64)

@@ -286,7 +286,7 @@ def test_the_demo_gives_both_the_same_seconds(
     monkeypatch.setattr(demo, "epoch_seconds", lambda settings: {"rws": rws, "nrws": nrws}[settings.algorithm])
     assert tuple(demo.affordable(24.0).values()) == epochs
     settings = demo.demo_settings("nrws", 3)
-    assert (settings.batch_size, settings.samples, settings.damping) == (100, 5, "auto")  # as it comes
+    assert (settings.batch_size, settings.samples, settings.damping) == (200, 5, "auto")  # as it comes
     assert settings.lr_schedule == demo.demo_settings("rws", 3).lr_schedule == "linear:0:0.5"
 
 

@@ -288,3 +288,49 @@ def test_a_gradient_of_zero_stays_zero() -> None:
 def test_bad_regions_are_refused(bad: Any) -> None:
     with pytest.raises(SettingError, match="trust_region must be a finite number above 0 or None"):
         DAGNaturalGradient(model().parameters(), trust_region=bad)
+
+
+def found(*layers: nn.Module, **settings: Any) -> dict[str, Any]:
+    """What the trust region did to one step with a gradient that is far too long, the damping being found."""
+    net = nn.Sequential(*layers)
+    optimizer = DAGNaturalGradient(net.parameters(), lr=1.0, momentum=0.0, **settings)
+    x = torch.randn(9, *([6] if isinstance(layers[0], nn.Linear) else [1, 6, 6]), dtype=F64)
+    (1e3 * net(x)).square().sum().backward()
+    optimizer.step()
+    group: dict[str, Any] = optimizer.diagnostics()["groups"][0]
+    return group
+
+
+def test_the_bound_that_is_found_counts_the_variables_of_stochastic_layers() -> None:
+    """0.06 nats for each, the mean over the layers, 16 at most; all outputs of a convolution count."""
+    torch.manual_seed(0)
+    one = found(dagfisher.nn.BernoulliLinear(6, 50, dtype=F64))
+    two = found(dagfisher.nn.BernoulliLinear(6, 50, dtype=F64), dagfisher.nn.BernoulliLinear(50, 10, dtype=F64))
+    pixels = found(dagfisher.nn.BernoulliConv2d(1, 2, 3, padding=1, dtype=F64))
+    wide = found(dagfisher.nn.BernoulliLinear(6, 500, dtype=F64))
+    assert [g["divergence"] for g in (one, two, pixels, wide)] == pytest.approx([3.0, 1.8, 4.32, 16.0], rel=1e-4)
+    assert all(g["factor"] < 1 for g in (one, two, pixels, wide))
+
+
+def test_a_layer_with_a_large_damping_does_not_use_up_the_bound_where_dampings_are_found() -> None:
+    """Each layer moves by the same multiple of (αI + F)⁻¹g; with a deterministic layer by (1 + α) times as much."""
+    for family, grown in (("bernoulli", False), ("deterministic", True)):
+        torch.manual_seed(0)
+        first, last = nn.Linear(6, 5).double(), nn.Linear(5, 3).double()
+        dagfisher.declare(first, family)
+        dagfisher.declare(last, "gaussian", std=0.01)  # Fisher weights of 10⁴, and so a large damping
+        optimizer = DAGNaturalGradient(nn.Sequential(first, last).parameters(), momentum=0.0, tolerance=1e-12)
+        output = last(torch.tanh(first(torch.randn(9, 6, dtype=F64))))
+        optimizer.sample_fisher()
+        output.square().sum().div(9).backward()
+        vectors, scales = optimizer.natural_gradient(), []
+        for layer in (first, last):
+            blocks = optimizer.fisher_blocks(layer.weight)
+            gradient = torch.cat([layer.weight.grad, layer.bias.grad[:, None]], 1)
+            bare = torch.linalg.solve(blocks[0], gradient[0])  # (1 + α)(αI + F)⁻¹g
+            scales.append(float(vectors[layer.weight][0, 0] / bare[0]))
+        optimizer.step()
+        alphas = [entry["damping"] for entry in optimizer.diagnostics()["layers"].values()]
+        assert alphas[1] > 1.5 * alphas[0]
+        wanted = 1.0 if grown else (1 + alphas[1]) / (1 + alphas[0])
+        assert scales[0] / scales[1] == pytest.approx(wanted, rel=1e-6)
