@@ -8,7 +8,9 @@ For every model of `models`: `DAGNaturalGradient(params)` with no argument, and 
 of four learning rates and of two batch settings. The learning rate of all stays for the first half of the budget of
 processor seconds and then falls linearly to zero. A rival is tuned with one seed on validation data: all eight settings
 with a quarter of the budget, the two best with all of it; the better one then has three other seeds on test data, as
-the natural gradient has. Only training is on the clock, one thread for each run. A divergence is a result.
+the natural gradient has. The natural gradient also has runs with a half and a quarter of the budget, whose learning
+rates fall within it: they tell how soon it reaches what a rival has at the end. Only training is on the clock, one
+thread for each run. A divergence is a result.
 One line of benchmarks/results/equal_seconds.jsonl for each run; what is there is not run again. `--redo` runs the
 final runs of the chosen methods again, and the report takes the last ones.
 """
@@ -36,6 +38,8 @@ from dagfisher.datasets import DataError
 RESULTS = Path(__file__).parent / "results"
 POINTS = {"quarter": 4, "full": 8, "final": 20}
 QUICK_SECONDS = 0.4
+SHARES = (1.0, 0.5, 0.25)
+"""Of the budget, for the runs of the natural gradient."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +104,10 @@ class Chain:
         """The runs that are missing and known already: those of the first stage that is not complete."""
         budget = self.plan.seconds(self.model)
         if self.method == "natural":
-            batch = self.model.natural_batch
-            natural = natural_settings()
+            batch, natural = self.model.natural_batch, natural_settings()
+            own = (self.model.name, "natural", None, batch.size, batch.samples)
             return self._absent(
-                Spec(self.model.name, "natural", None, batch.size, batch.samples, seed, budget, "final", natural)
-                for seed in self.plan.seeds
+                Spec(*own, seed, share * budget, "final", natural) for share in SHARES for seed in self.plan.seeds
             )
         quarter = [
             Spec(self.model.name, self.method, rate, batch.size, batch.samples, 0, budget / 4, "quarter")

@@ -92,15 +92,16 @@ def tables(runs: Runs, models: Sequence[Model], seconds: Seconds) -> str:
         budget, digits = seconds(model), 5 if model.kind == "regression" else 2
         found = outcomes(runs, model, budget)
         natural = found.get("natural")
+        naturals = shorter(runs, natural)
         rivals = [outcome for method, outcome in found.items() if method != "natural"]
         for rival in sorted(rivals, key=lambda outcome: -outcome.mean):
-            row = [rival_setting(model, rival), rival.shown(digits), *needed(natural, rival, budget)]
+            row = [rival_setting(model, rival), rival.shown(digits), *needed(naturals, rival, budget)]
             long.append([model.label, *row])
         best = max(rivals, key=lambda outcome: outcome.mean, default=None)
         own = "–" if natural is None else natural.shown(digits)
         theirs = ["–"] * 4 if best is None else [rival_setting(model, best), best.shown(digits)]
         if best is not None:
-            theirs += needed(natural, best, budget)
+            theirs += needed(naturals, best, budget)
         short.append([model.label, f"{budget:g}", own, *theirs])
     head = ["model", "T, s", "natural after T", "best rival", "its value after T", "natural is there after, s", "/ T"]
     each = ["model", "rival (* rate at an end of its four)", "value after T", "natural is there after, s", "/ T"]
@@ -113,11 +114,29 @@ def rival_setting(model: Model, rival: Outcome) -> str:
     return f"{LABELS[rival.method]}, {spec.setting}" + ("*" if spec.rate in (four[0], four[-1]) else "")
 
 
-def needed(natural: Outcome | None, rival: Outcome, budget: float) -> list[str]:
-    """The seconds that natural needs for the final value of the rival, and their share of the budget."""
-    if natural is None or rival.mean == -math.inf:
+def shorter(runs: Runs, natural: Outcome | None) -> list[Outcome]:
+    """The outcome, and those of the same settings with smaller budgets, whose learning rates fall sooner."""
+    if natural is None:
+        return []
+    first = natural.specs[0]
+    budgets: dict[float, list[Spec]] = {}
+    for spec in runs:
+        if (spec.model, spec.method, spec.stage, *_setting(spec)) == (
+            first.model,
+            "natural",
+            "final",
+            *_setting(first),
+        ):
+            budgets.setdefault(spec.budget, []).append(spec)
+    return [Outcome("natural", specs, [runs[spec] for spec in specs]) for specs in budgets.values()]
+
+
+def needed(naturals: list[Outcome], rival: Outcome, budget: float) -> list[str]:
+    """The seconds that natural needs for the final value of the rival at the soonest, and their share of the budget."""
+    if not naturals or rival.mean == -math.inf:
         return ["–", "–"]
-    found = natural.seconds_to(rival.mean)
+    times = [outcome.seconds_to(rival.mean) for outcome in naturals if len(outcome.specs) == len(naturals[0].specs)]
+    found = min((seconds for seconds in times if seconds is not None), default=None)
     return ["not reached", "> 1"] if found is None else [f"{found:.2f}", f"{found / budget:.2f}"]
 
 

@@ -141,6 +141,27 @@ def test_seconds_to_a_value_lie_on_the_line_between_two_points(timed_run: Module
     assert crossing(curve, -2.0) is None
 
 
+def test_seconds_to_a_rivals_value_are_those_of_the_budget_that_gets_there_first(timed_run: ModuleType) -> None:
+    from equal_seconds_report import needed, outcomes, shorter
+
+    final = {"method": "natural", "rate": None, "stage": "final"}
+    ends = {4.0: -3.0, 2.0: -4.0, 1.0: -6.0}
+    runs = {
+        spec(timed_run, **final, seed=seed, budget=budget): {
+            "stage": "final",
+            "diverged": None,
+            "curve": [[0, 0, 0, -9], [budget, 1, 0, end]],
+        }
+        for budget, end in ends.items()
+        for seed in (1, 2)
+    }
+    rival = {"stage": "final", "diverged": None, "curve": [[0, 0, 0, -9], [4, 1, 0, -5]]}
+    runs[spec(timed_run, stage="final", budget=4.0)] = rival
+    found = outcomes(runs, timed_run.named("logistic"), 4.0)
+    assert needed(shorter(runs, found["natural"]), found["sgd"], 4.0) == ["1.60", "0.40"]
+    assert needed([found["natural"]], found["sgd"], 4.0) == ["2.67", "0.67"]
+
+
 def test_rivals_are_tuned_on_valid_then_run_on_test_and_nothing_runs_twice(models: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "equal_seconds.jsonl"
     arguments = ("--quick", "--models", "logistic", "--methods", "natural,adam", "--out", str(out))
@@ -149,7 +170,9 @@ def test_rivals_are_tuned_on_valid_then_run_on_test_and_nothing_runs_twice(model
     runs = [json.loads(line) for line in lines]
     stages = [(run["method"], run["stage"]) for run in runs]
     tuning = [("adam", "quarter")] * 8 + [("adam", "full")] * 2
-    assert stages == [("natural", "final"), *tuning, ("adam", "final")]
+    assert stages == [("natural", "final")] * 3 + [*tuning, ("adam", "final")]
+    assert [run["budget"] for run in runs[:3]] == [0.4, 0.2, 0.1]
+    runs, before, lines = runs[2:], lines[:2], lines[2:]
     settings = [(run["rate"], run["batch"]) for run in runs]
     ends = [run["curve"][-1][2] for run in runs]
     quarter = sorted(range(1, 9), key=lambda i: -ends[i])
@@ -160,17 +183,17 @@ def test_rivals_are_tuned_on_valid_then_run_on_test_and_nothing_runs_twice(model
     assert out.with_suffix(".png").stat().st_size > 10_000
     report = script("equal_seconds.py", *arguments, "--report")
     assert shown.endswith(report) and "logistic regression" in report and "Adam, rate" in report
-    out.write_text("".join(lines[:5] + lines[6:]))
+    out.write_text("".join(before + lines[:5] + lines[6:]))
     script("equal_seconds.py", *arguments)
-    again = [json.loads(line) for line in out.read_text().splitlines()]
+    again = [json.loads(line) for line in out.read_text().splitlines()[2:]]
     assert again[:11] == runs[:5] + runs[6:] and settings[5] == (again[11]["rate"], again[11]["batch"])
 
     from equal_seconds import Chain, Plan, Results
 
     results, logistic = Results(out), models.named("logistic")
     assert not Chain(logistic, "natural", Plan(quick=True), results).missing()
-    assert len(Chain(logistic, "natural", Plan(quick=True), results, redo=True).missing()) == 1
-    assert len(Chain(logistic, "natural", Plan(), results).missing()) == 3
+    assert len(Chain(logistic, "natural", Plan(quick=True), results, redo=True).missing()) == 3
+    assert len(Chain(logistic, "natural", Plan(), results).missing()) == 9
 
 
 def test_steps_of_vaes_are_timed_and_those_with_other_threads_kept(tmp_path: Path) -> None:
