@@ -1,6 +1,7 @@
 """Cost of a natural step against a plain one, and against a hand-written one, on the 12-layer MNIST machine.
 
-    python benchmarks/step_ratio.py            # about three minutes; needs MNIST, see `dagfisher data`
+    python benchmarks/step_ratio.py --threads 1   # about three minutes; needs MNIST, see `dagfisher data`
+    python benchmarks/step_ratio.py --threads 2   # the rows of other numbers of threads are kept
 
 Milliseconds are of the processor. Every contender takes one training step in turn, many rounds in one process, B = 32
 and S = 10; the table shows medians and their ratios to RWS. The contenders start from the same machine, trained for a
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from models.common import minibatches
+from timed_run import facts
 from torch import Tensor
 
 from dagfisher import DAGNaturalGradient, datasets
@@ -178,7 +180,7 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=3, help="of 50 steps, for NRWS as it comes (3)")
     parser.add_argument("--damping", type=float, default=0.2, help="where K is given (0.2)")
     parser.add_argument("--tolerance", type=float, default=0.3, help="where K is given (0.3, as it comes)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS / "step_ratio.json")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -228,10 +230,11 @@ def main() -> None:
         ms, plain = cycles(steps[0], steps[1], minibatches(data, size, 0), arguments.cycles)
         rows.append({"name": name, "ms": ms, "ratio": ms / plain, **WANTED.get(name, {})})
     print(show(rows))
-    settings = {name: getattr(arguments, name) for name in ("threads", "damping", "tolerance")}
+    settings = {name: getattr(arguments, name) for name in ("damping", "tolerance", "train_steps")}
+    kept = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    kept[str(arguments.threads)] = {"on": facts(), "data": data.label, "sizes": machine.sizes, **settings, "rows": rows}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"data": data.label, "sizes": machine.sizes, **settings, "rows": rows}, indent=1)
-    arguments.out.write_text(text + "\n")
+    arguments.out.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def show(rows: list[dict[str, Any]]) -> str:

@@ -4,10 +4,10 @@
     python benchmarks/vae_step.py --threads 2
     python benchmarks/vae_step.py --quick                # a few steps each, for a test
 
-Milliseconds of a whole step: forward, backward, optimizer. Natural and plain step in turn in one process, from the same
-model, trained for a while by Adam, which they do not move (learning rate 0). A natural optimizer that refreshes every K
-steps is measured over whole cycles of K: the mean of a cycle, refreshes included, and the median over the cycles; the
-plain one in the same way. Images are MNIST's where they are found, else random.
+Milliseconds of the processor, of a whole step: forward, backward, optimizer. Natural and plain step in turn in one
+process, from the same model, trained for a while by Adam, which they do not move (learning rate 0). A natural optimizer
+that refreshes every K steps is measured over whole cycles of K: the mean of a cycle, refreshes included, and the median
+over the cycles; the plain one in the same way. Images are MNIST's where they are found, else random.
 Results: benchmarks/results/vae_step.json.
 """
 
@@ -130,9 +130,9 @@ def measure(row: Row, images: Iterator[Tensor], rounds: int, train_steps: int) -
         for _ in range(row.cycle):
             x = next(images)
             for i, step in enumerate(pair):
-                start = time.perf_counter()
+                start = time.process_time()
                 step(x)
-                sums[i] += time.perf_counter() - start
+                sums[i] += time.process_time() - start
         for series, total in zip(means, sums, strict=True):
             series.append(1e3 * total / row.cycle)
     ours, plain = (statistics.median(series) for series in means)

@@ -41,6 +41,24 @@ def base_of(tensor: Tensor) -> Tensor | None:
     return base
 
 
+def runs_as(module: torch.nn.Module, kind: type[torch.nn.Module], hooks: int) -> bool:
+    """Whether a call of the module does what torch's `kind` does, and nothing else; False if torch cannot say.
+
+    Args:
+        module: of this kind or of a class derived from it.
+        kind: a class of torch.nn.
+        hooks: how many forward hooks of the module are known to change nothing.
+    """
+    if "forward" in vars(module) or not kind.__module__.startswith("torch.nn."):
+        return False
+    same = all(getattr(type(module), name, None) is getattr(kind, name, None) for name in ("forward", "_conv_forward"))
+    everywhere = torch.nn.modules.module
+    others = [getattr(module, "_forward_pre_hooks", None)]
+    others += [getattr(everywhere, f"_global_forward_{name}hooks", None) for name in ("", "pre_")]
+    own = getattr(module, "_forward_hooks", None)
+    return same and own is not None and len(own) == hooks and all(each is not None and not each for each in others)
+
+
 def outside_graphs(function: Callable[..., None], reason: str) -> Callable[..., None]:
     """The function, always run outside the graphs of torch.compile; `reason` is shown where that is not possible."""
     outside: Any = torch.compiler.disable(function)  # type: ignore[no-untyped-call]

@@ -7,11 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._torch import runs_as
 from ..declaration import Declaration
 from ..errors import DeclarationError
+from ..maps import mapped_type
 
 ROWS = 16
 """Rows of a pass that are compared."""
+
+
+def is_its_map(declaration: Declaration) -> bool:
+    """Whether the module can compute nothing but its map: a class of torch's, or derived and not changed, no mask."""
+    kind = mapped_type(declaration.module)
+    hooks = 1  # that of the declaration
+    return kind is not None and declaration.mask is None and runs_as(declaration.module, kind, hooks)
 
 
 def mismatch(declaration: Declaration, parents: Any, output: Tensor) -> Tensor:
@@ -25,11 +34,11 @@ def mismatch(declaration: Declaration, parents: Any, output: Tensor) -> Tensor:
         return output.new_zeros(())
     rows = how.rows(module, parents, output.shape)
     predictors = how.predictors(module, output.detach())
-    chosen = torch.linspace(0, len(rows) - 1, min(ROWS, len(rows)), device=rows.device).long()
+    chosen = slice(None, None, -(-len(rows) // ROWS))
     dtype = torch.float64 if predictors.dtype == torch.float64 else torch.float32
     rows, predictors = rows[chosen].to(dtype), predictors[chosen].to(dtype)
     weight, bias = (None if p is None else p.detach().to(dtype) for p in declaration.parameters)
-    expected, size = torch.zeros_like(predictors), torch.zeros_like(predictors)
+    expected = size = predictors.new_zeros(())
     if weight is not None:
         matrix = how.unit_major(module, weight).reshape(declaration.units, -1)
         mask = declaration.mask_matrix(matrix.device)
@@ -37,15 +46,16 @@ def mismatch(declaration: Declaration, parents: Any, output: Tensor) -> Tensor:
         grouped = rows.unsqueeze(1) if rows.dim() == 2 else rows
         pairs = list(zip(grouped.unbind(1), matrix.chunk(grouped.shape[1]), strict=True))
         expected = torch.cat([u @ w.T for u, w in pairs], dim=1)
-        size = torch.cat([u.abs() @ w.abs().T for u, w in pairs], dim=1)
+        # Σ|u||w| is what sums round by; it is at most this.
+        size = torch.cat([torch.outer(u.norm(dim=1), w.norm(dim=1)) for u, w in pairs], dim=1)
     for part in (bias, how.offset(module, parents, output.shape)):
         if part is not None:
             part = part.detach().to(dtype)
-            part = part[chosen] if part.dim() == 2 and len(part) > len(chosen) else part
+            part = part[chosen] if part.dim() == 2 and len(part) > len(predictors) else part
             expected, size = expected + part, size + part.abs()
-    allowed = _rounding(output) * size + torch.finfo(dtype).tiny
+    allowed = (_rounding(output) * size).add_(torch.finfo(dtype).tiny)
     # A NaN is not the map's fault: it is found, and blamed, with the statistics.
-    return ((expected - predictors).abs() / allowed).nan_to_num(nan=0.0).amax()
+    return (expected - predictors).abs_().div_(allowed).nan_to_num_(nan=0.0).amax()
 
 
 def _rounding(output: Tensor) -> float:

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
+from .._reading import reads_freely
 from .._torch import inside_backward, inside_transform, outside_graphs
 from ..declaration import Declaration, declaration_of, require_own_parameters
 from ..errors import DeclarationError, SampleWeightError, ShapeError
 from ..families import Deterministic, Family, GaussianConstant, GaussianScale
-from .agreement import another_map, mismatch
+from .agreement import another_map, is_its_map, mismatch
 from .context import capturing, fitted, require_weights, weights_of
 from .pending import Derivative, Draw, NoGraph, Pending, edge_of
 from .records import Backward, Pass, Received, Recorder
@@ -132,7 +133,7 @@ def _stage(declaration: Declaration, parents: Any, output: Any, *, check: bool) 
         predictor = _predictor(declaration, output)
         if recorder is not None:
             each = _pass(declaration, recorder, parents, output, predictor)
-            if check:
+            if check and not is_its_map(declaration):
                 each.mismatch = _checked(declaration, parents, output)
             recorder.add(each)
     except ShapeError as error:
@@ -220,7 +221,7 @@ def _checked(declaration: Declaration, parents: Any, output: Tensor) -> Tensor |
     It is for the first pass of a layer, and wherever reading costs nothing; otherwise the step reads it.
     """
     found = mismatch(declaration, parents, output)
-    if declaration.agrees and output.device.type != "cpu":
+    if declaration.agrees and not reads_freely(output.device):
         return found
     if float(found) > 1:
         raise another_map(declaration)

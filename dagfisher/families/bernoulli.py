@@ -27,8 +27,8 @@ class Bernoulli(Family):
 
     def fisher_weights(self, predictor: Tensor) -> tuple[Tensor, ...]:
         # ρ(1−ρ) from the smaller of ρ and 1−ρ, which does not cancel for large a of either sign.
-        smaller = torch.sigmoid(-predictor.abs())
-        return (smaller * (1 - smaller),)
+        smaller = predictor.abs().neg_().sigmoid_()
+        return (torch.addcmul(smaller, smaller, smaller, value=-1),)
 
     @property
     def _signed(self) -> bool:

@@ -43,6 +43,7 @@ def choose_solver(
     classes: int = 1,
     damping: float = 0.1,
     update_every: int = 1,
+    tolerance: float = 0.02,
     device: torch.device | str = "cpu",
 ) -> Choice:
     """The solver that "auto" takes for a layer of this shape: the least expected cost per step that fits in memory.
@@ -57,6 +58,7 @@ def choose_solver(
         classes: units of a variable whose logits are coupled; 1: none are.
         damping: α.
         update_every: K, for how many steps a Fisher is kept.
+        tolerance: the relative residual that an iterative solver may leave.
         device: where the layer is; the constants of the cost model depend on its type.
 
     Returns:
@@ -64,7 +66,7 @@ def choose_solver(
     """
     kind: Kind = "masked" if masked else "coupled" if classes > 1 else "plain"
     blocks = 1 if shared and kind == "plain" else units
-    shape = BlockShape(rows, parents, units, blocks, max(1, int(update_every)), kind, classes)
+    shape = BlockShape(rows, parents, units, blocks, max(1, int(update_every)), kind, classes, tolerance)
     return choose(shape, damping, torch.device(device))
 
 

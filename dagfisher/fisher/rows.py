@@ -24,8 +24,9 @@ class Disagreement(Exception):
 def require_sound(total: Tensor, sample: Tensor, captured: list[Tensor], mismatch: Tensor | None) -> Asking[None]:
     """Raise on weights or numbers that no Fisher can be made of, or on a mismatch above 1; asks once."""
     # A sum is infinite or NaN if a term is.
-    mismatch = torch.zeros_like(total) if mismatch is None else mismatch.to(total)
-    *found, off = yield torch.stack([total, sample.amin(), *(part.sum() for part in captured), mismatch])
+    numbers = [total, sample.amin(), *(part.sum() for part in captured)]
+    found = yield torch.stack(numbers if mismatch is None else [*numbers, mismatch.to(total)])
+    off = 0.0 if mismatch is None else found.pop()
     if not (0 < found[0] < math.inf and found[1] >= 0):
         raise SampleWeightError("its sample weights must be finite, not negative, and not all zero.")
     if not all(map(math.isfinite, found[2:])):

@@ -5,7 +5,7 @@ matrix with one row per unit. It knows no distributions. One file each: `linear`
 `convolution` (ordinary and transposed). `base` has the class that a new map subclasses and `register_map`.
 """
 
-from .base import Map, from_matrix, map_of, register_map, to_matrix
+from .base import Map, from_matrix, map_of, mapped_type, register_map, to_matrix
 from .constant import ConstantMap
 from .convolution import ConvolutionMap, TransposedMap
 from .linear import LinearMap
@@ -18,6 +18,7 @@ __all__ = [
     "TransposedMap",
     "from_matrix",
     "map_of",
+    "mapped_type",
     "register_map",
     "to_matrix",
 ]

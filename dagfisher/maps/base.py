@@ -118,15 +118,20 @@ def register_map(module_type: type[nn.Module], how: Map) -> None:
     _MAPS[module_type] = how
 
 
+def mapped_type(module: nn.Module) -> type[nn.Module] | None:
+    """The type whose map the module has: its own, or the nearest that it derives from; None if there is none."""
+    return next((kind for kind in type(module).__mro__ if kind in _MAPS), None)
+
+
 def map_of(module: nn.Module) -> Map:
     """The map of a module: that of its type, or of the nearest type that it derives from.
 
     Raises:
         DeclarationError: no such type is registered.
     """
-    for kind in type(module).__mro__:
-        if kind in _MAPS:
-            return _MAPS[kind]
+    kind = mapped_type(module)
+    if kind is not None:
+        return _MAPS[kind]
     raise DeclarationError(
         f"a {type(module).__name__} cannot be declared: dagfisher knows nn.Linear, convolutions, transposed "
         f"convolutions and the layers of dagfisher.nn. Declare the linear map inside it instead, or tell "

@@ -154,7 +154,8 @@ class FiniteGuard:
             here = [v for v in whole if v.device == device and v.numel()]
             if here:
                 # A sum is infinite or NaN if a term is; it is taken where half precision does not overflow.
-                sound[device] = torch.stack([v.sum(dtype=compute_dtype(v)).float() for v in here]).isfinite().all()
+                sums = [v.float() if v.dim() == 0 else v.sum(dtype=compute_dtype(v)).float() for v in here]
+                sound[device] = torch.stack(sums).isfinite().all()
         gates = {} if refreshing else {device: flag for device, flag in sound.items() if not reads_freely(device)}
         asked = {device: flag for device, flag in sound.items() if device not in gates}
         before = [self._skipped] if refreshing and self._skipped is not None else []

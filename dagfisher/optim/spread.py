@@ -25,7 +25,7 @@ from ..fisher import LayerFisher
 from ..fisher.choose import solver_for
 from ..fisher.rows import joined_tensors
 from ..fisher.segments import CoupledSegment, Segment
-from ..solvers import BlockShape, Problem, Solver
+from ..solvers import SOLVERS, BlockShape, Problem, Solver
 from ..solvers.rates import rates
 
 CUT_MESSAGES = 10
@@ -269,20 +269,20 @@ def _exchanged(
             found.append(own)
         else:
             shared = None if own is None or isinstance(own, SingularBlockError) else own[0]
-            parts = [_unpacked(task.solver, fields, arrived[r], shared) for r, fields in enumerate(said) if fields]
-            solver = parts[0][0] if len(parts) == 1 else task.solver.joined([part for part, _ in parts])
+            parts = [_unpacked(fields, arrived[r], shared) for r, fields in enumerate(said) if fields]
+            solver = parts[0][0] if len(parts) == 1 else type(parts[0][0]).joined([part for part, _ in parts])
             found.append((solver, joined_tensors([solution for _, solution in parts])))
     return found
 
 
 Field = tuple[str, Any]
-"""The name of a field, and its number, or the shape and dtype of its tensor."""
+"""The name of a field, and its number, or the shape and dtype of its tensor; "kind" is the name of the solver."""
 
 
 def _packed(solver: Solver, solution: Tensor, *, whole: bool) -> tuple[list[Field], list[Tensor]]:
     """What others must be told of a solver, and its tensors; those that all processes have made are left out."""
     by_unit = solver.by_unit or {}
-    fields: list[Field] = []
+    fields: list[Field] = [("kind", solver.name)] if whole else []
     tensors = []
     for name, value in [*solver.state().items(), ("solution", solution)]:
         if isinstance(value, Tensor):
@@ -295,7 +295,7 @@ def _packed(solver: Solver, solution: Tensor, *, whole: bool) -> tuple[list[Fiel
 
 
 def _unpacked(
-    kind: type[Solver], fields: list[Field], arrived: dict[torch.dtype, list[Tensor]], shared: Solver | None
+    fields: list[Field], arrived: dict[torch.dtype, list[Tensor]], shared: Solver | None
 ) -> tuple[Solver, Tensor]:
     values: dict[str, Any] = {}
     for name, value in fields:
@@ -303,9 +303,9 @@ def _unpacked(
             value = arrived[value[1]].pop(0).reshape(value[0])
         values[name] = value
     solution = values.pop("solution")
-    own = [field.name for field in dataclasses.fields(kind)]
-    if all(name in values for name in own):
-        return kind(**values), solution
+    kind = values.pop("kind", None)
+    if kind is not None:
+        return SOLVERS[kind](**values), solution
     assert shared is not None
     return dataclasses.replace(shared, **values), solution
 

@@ -11,10 +11,11 @@ from .coupled import CoupledConjugate, CoupledWoodbury
 from .dense import Dense
 from .diagonal import Diagonal
 from .masked import MaskedConjugate
+from .plain import Plain
 from .problems import BlockShape, CoupledProblem, GramProblem, MaskedProblem, Problem, RowProblem
 from .woodbury import Woodbury
 
-for _solver in (Dense, Woodbury, Conjugate, MaskedConjugate, CoupledConjugate, CoupledWoodbury, Diagonal):
+for _solver in (Dense, Woodbury, Conjugate, Plain, MaskedConjugate, CoupledConjugate, CoupledWoodbury, Diagonal):
     register_solver(_solver)
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "GramProblem",
     "MaskedConjugate",
     "MaskedProblem",
+    "Plain",
     "Problem",
     "RowProblem",
     "Solver",

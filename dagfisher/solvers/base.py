@@ -84,7 +84,7 @@ class Solver:
         return solver, solver.solve(problem.gradient)
 
     @classmethod
-    def asking(cls, problem: Any) -> Asking[tuple[Self, Tensor]]:
+    def asking(cls, problem: Any) -> Asking[tuple[Any, Tensor]]:
         """As `begin`, but what it must know it may ask for, so that an accelerator is read once for all layers."""
         yield from ()
         return cls.begin(problem)
@@ -156,7 +156,7 @@ class AskingSolver(Solver):
         return answered(cls.asking(problem))
 
     @classmethod
-    def asking(cls, problem: Any) -> Asking[tuple[Self, Tensor]]:
+    def asking(cls, problem: Any) -> Asking[tuple[Any, Tensor]]:
         raise NotImplementedError
 
 

@@ -31,10 +31,21 @@ from ..errors import SingularBlockError
 from .base import AskingSolver, Cost
 from .blocks import gram_blocks
 from .dense import left_multiply
-from .descent import Descent, calibrate, guide, iterate
+from .descent import Descent, attempt, calibrate, guide, iterate
+from .plain import LOOSE, OPERATIONS, Plain, iteration_cost
 from .problems import BlockShape, RowProblem
 from .rates import rates
-from .reductions import DROP_SHARE, drop_rows, full_basis, leading_directions, weighted_gram
+from .reductions import (
+    FEW,
+    PARTIAL,
+    diagonal_along,
+    drop_rows,
+    few_directions,
+    full_basis,
+    iterated_share,
+    leading_directions,
+    weighted_gram,
+)
 from .spd import eigenvectors, factored, repaired
 
 _WORTH_SELECTING = 2**14
@@ -43,8 +54,6 @@ NARROW = 48
 """Exactly solved directions that are expected where what is prepared serves several steps."""
 MOST_KEPT = 2**26
 """Numbers that exactly solved directions may take."""
-OPERATIONS = 10
-"""Operations of one iteration."""
 _CORNERS = (32, 48, 64, 96, 128, 256)
 
 
@@ -75,8 +84,12 @@ class Conjugate(AskingSolver):
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
         """What to expect before anything is known of the weights."""
-        n, d, units, blocks, update_every, _, _ = shape
+        n, d, units, blocks, update_every, _, _, tolerance = shape
         known, size = rates(device), min(n, d)
+        if update_every == 1 and tolerance >= LOOSE:
+            step = 3 * iteration_cost(n, d, units, known) + 16 * known.operation
+            step += 2.0 * units * n * d + n * n * d if n < d else 0.0
+            return Cost(step, n * (blocks + d))
         iteration = 2.0 * units * n * size + OPERATIONS * known.operation
         prepare = float(n) * d * size + 6 * iteration
         if full_basis(n, size, blocks, update_every, known):
@@ -97,7 +110,7 @@ class Conjugate(AskingSolver):
         return Cost(step, n * (blocks + d) + d * size + kept)
 
     @classmethod
-    def asking(cls, problem: RowProblem) -> Asking[tuple[Conjugate, Tensor]]:
+    def asking(cls, problem: RowProblem) -> Asking[tuple[Conjugate | Plain, Tensor]]:
         if reads_freely(problem.gradient.device):
             return cls._searched(problem)
         return (yield from cls._at_once(problem))
@@ -135,7 +148,7 @@ class Conjugate(AskingSolver):
             failed = torch.zeros_like(failed)
 
     @classmethod
-    def _searched(cls, problem: RowProblem) -> tuple[Conjugate, Tensor]:
+    def _searched(cls, problem: RowProblem) -> tuple[Conjugate | Plain, Tensor]:
         """The solver that is expected to be cheapest over its uses; every choice looks at the numbers before it."""
         alpha = problem.damping
         kept, weights, mean = drop_rows(problem)
@@ -146,6 +159,11 @@ class Conjugate(AskingSolver):
             narrow = cls._narrow(problem, kept, weights, mean)
             if narrow is not None:
                 return narrow, narrow.solve(problem.gradient)
+        if problem.update_every == 1 and problem.tolerance >= LOOSE:
+            basis_cost = n * d * size + (known.eigh * size**3 if whole else 2.0 * d * size * PARTIAL)
+            quick = cls._quick(problem, kept, weights, mean, basis_cost + 40 * known.operation)
+            if quick is not None:
+                return quick
         rows = kept
         basis: Tensor | None = None
         if 2 * rows.shape[0] <= rows.shape[1]:
@@ -161,18 +179,13 @@ class Conjugate(AskingSolver):
             diagonal = (weights.T @ rows.square()).add_(alpha).reciprocal_()
         else:
             directions = leading_directions(gram)
-            diagonal = weights.T @ (rows @ directions).square()
-            total = weights.T @ rows.square().sum(1, keepdim=True)
-            rest = (total - diagonal.sum(1, keepdim=True)).clamp_min_(0) / (rows.shape[1] - directions.shape[1])
-            remainder = (rest + alpha).reciprocal_()
-            diagonal.add_(alpha).reciprocal_()
+            diagonal, remainder = diagonal_along(directions, rows, weights, alpha)
         solver = cls(rows, weights.T.contiguous(), basis, diagonal, None, directions, remainder, alpha, 0)
         inside = problem.gradient if basis is None else problem.gradient @ basis
         length, met = read(problem.lengths(problem.gradient, inside @ gram if problem.update_every > 1 else inside[:0]))
         tells = problem.update_every == 1 or met > 1e-6 * length * float(gram.norm()) > 0
         guide = inside if tells else problem.typical(rows)
-        rounding = torch.finfo(problem.gradient.dtype).eps
-        goal = max((1 - DROP_SHARE) * problem.tolerance, rounding) * (length if tells else float(problem.length(guide)))
+        goal = iterated_share(problem) * (length if tells else float(problem.length(guide)))
         if directions is not None or problem.update_every == 1:
             solver.iterations, solution = solver._calibrate(problem, guide, goal)
         else:
@@ -182,6 +195,25 @@ class Conjugate(AskingSolver):
         if not tells or solver.directions is not directions:
             return solver, solver.solve(problem.gradient)
         return solver, solver._leave_basis(problem.gradient, inside, solution)
+
+    @classmethod
+    def _quick(
+        cls, problem: RowProblem, rows: Tensor, weights: Tensor, mean: Tensor, spare: float
+    ) -> tuple[Conjugate | Plain, Tensor] | None:
+        """A solver for one use, with next to nothing prepared; None if it seems that a basis, for `spare`, pays."""
+        (n, d), known = rows.shape, rates(rows.device)
+        iteration = iteration_cost(n, d, problem.units, known)
+        solver: Conjugate | Plain = Plain(rows, weights.T.contiguous(), problem.damping, 0)
+        if n >= d > 4 * FEW and iteration > 60 * known.operation:
+            directions = few_directions(rows, mean, FEW)
+            along = diagonal_along(directions, rows, weights, problem.damping)
+            solver = cls(rows, solver.weights, None, along[0], None, directions, along[1], problem.damping, 0)
+        descent = solver.descent(problem.gradient)
+        found = attempt(descent, iterated_share(problem), problem.total, spare / iteration)
+        if found is None:
+            return None
+        solver.iterations = found
+        return solver, descent.solution
 
     def _cheapest(
         self, problem: RowProblem, inside: Tensor, gradient: Tensor, goal: float, kept: Tensor
@@ -239,7 +271,7 @@ class Conjugate(AskingSolver):
                 if met <= 1e-6 * length * float(gram.norm()):
                     guide = problem.typical(rows)
                     length = float(problem.length(guide))
-                goal = max((1 - DROP_SHARE) * problem.tolerance, torch.finfo(rows.dtype).eps) * length
+                goal = iterated_share(problem) * length
             solver, corners = cls._along(leading_directions(gram, corner), rows, weights, problem.damping)
             solver.leading = problem.inverse(corners)
             if problem.settled(float(problem.length(solver._left(guide)))) <= goal:
@@ -266,7 +298,8 @@ class Conjugate(AskingSolver):
 
     def solve(self, gradient: Tensor) -> Tensor:
         inside = gradient if self.basis is None else gradient @ self.basis
-        solution = self.precondition(inside) if self.iterations == 0 else iterate(self, inside, self.iterations)
+        iterated = self.iterations > 0
+        solution = iterate(self.descent(inside), self.iterations) if iterated else self.precondition(inside)
         return self._leave_basis(gradient, inside, solution)
 
     def _leave_basis(self, gradient: Tensor, inside: Tensor, solution: Tensor) -> Tensor:
@@ -283,6 +316,10 @@ class Conjugate(AskingSolver):
         stored = 0 if self.leading is None else self.leading.numel()
         products = 2.0 * len(gradient) * (turned + self.iterations * self.rows.numel())
         return products + rates(gradient.device).stored * stored * max(self.iterations, 1)
+
+    def descent(self, inside: Tensor) -> Descent:
+        """Conjugate gradients from this gradient in the coordinates of the basis."""
+        return Descent(self, inside)
 
     def blocks(self) -> Tensor:
         rows = self.rows if self.basis is None else self.rows @ self.basis.T
@@ -316,7 +353,7 @@ class Conjugate(AskingSolver):
             solution = self.precondition(gradient)
             if problem.settled(float(problem.length(gradient - self.product(solution)))) <= goal:
                 return 0, solution
-        solver, descent = self, Descent(self, gradient)
+        solver, descent = self, self.descent(gradient)
         result, units = descent.solution, None
         settled, best, best_at, going_on = 0.0, float("inf"), 0, problem.units
         # A residual may grow for many iterations before it falls; without rounding it is zero after this many.

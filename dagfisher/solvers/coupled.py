@@ -19,9 +19,9 @@ from torch import Tensor
 from .._reading import Asking
 from .base import AskingSolver, Cost
 from .blocks import gram_blocks
-from .conjugate import OPERATIONS
 from .dense import left_multiply
-from .descent import calibrate, guide, iterate
+from .descent import Descent, calibrate, guide, iterate
+from .plain import OPERATIONS
 from .problems import BlockShape, CoupledProblem, Kind
 from .rates import rates
 from .reductions import weighted_gram
@@ -52,7 +52,7 @@ class CoupledConjugate(AskingSolver):
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
-        n, d, units, _, update_every, _, classes = shape
+        n, d, units, _, update_every, _, classes, _ = shape
         known, size = rates(device), min(n, d)
         iteration = 2.0 * units * n * size + known.stored * units * size * classes + 2 * OPERATIONS * known.operation
         prepare = float(n) * d * size + known.eigh * size**3 + units * size * (n + known.small_inverse * classes**2)
@@ -88,7 +88,7 @@ class CoupledConjugate(AskingSolver):
 
     def solve(self, gradient: Tensor) -> Tensor:
         inside = gradient @ self.basis
-        solution = iterate(self, self._grouped(inside), self.iterations).reshape(inside.shape)
+        solution = iterate(Descent(self, self._grouped(inside)), self.iterations).reshape(inside.shape)
         if self.basis.shape[0] == self.basis.shape[1]:
             return solution @ self.basis.T
         solution = solution.sub_(inside, alpha=1 / self.damping)
@@ -140,7 +140,7 @@ class CoupledWoodbury(AskingSolver):
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
-        n, d, units, _, update_every, _, classes = shape
+        n, d, units, _, update_every, _, classes, _ = shape
         known, variables = rates(device), units // classes
         prepare = units * (2.0 * n * d**2 + n**2 * d + known.small_inverse * d**3)
         prepare += variables * known.small_inverse * n**3 + (40 + 10 * units) * known.operation

@@ -29,7 +29,7 @@ class Dense(AskingSolver):
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
-        n, d, units, blocks, update_every, _, classes = shape
+        n, d, units, blocks, update_every, _, classes, _ = shape
         d, units, blocks = classes * d, units // classes, blocks // classes if blocks > 1 else 1
         known = rates(device)
         prepare = blocks * (n * d**2 + known.small_inverse * d**3) + 40 * known.operation

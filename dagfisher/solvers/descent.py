@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -9,6 +10,9 @@ import torch
 from torch import Tensor
 
 from .._reading import Asking, reads_freely
+
+MOST = 10_000
+"""Iterations after which rounding must be what keeps them from ending."""
 
 
 class Systems(Protocol):
@@ -40,6 +44,10 @@ class Descent:
         if not last:
             self.residual.addcmul_(length, image, value=-1)
 
+    def left(self) -> Tensor:
+        """The squared length of the residual over all systems, a scalar."""
+        return self.residual.square().sum()
+
     def turn(self) -> None:
         """Find the next direction."""
         preconditioned = self.systems.precondition(self.residual)
@@ -53,14 +61,56 @@ class Descent:
         self._direction, self._size = self._direction[units], self._size[units]
 
 
-def iterate(systems: Systems, gradient: Tensor, iterations: int) -> Tensor:
+class Descending(Protocol):
+    """What `Descent` and its like have in common."""
+
+    @property
+    def solution(self) -> Tensor:
+        """So far."""
+
+    def left(self) -> Tensor:
+        """The squared length of the residual over all systems, a scalar."""
+
+    def descend(self, *, last: bool = False) -> None:
+        """Go along the direction; the last time, the residual is not needed any more."""
+
+    def turn(self) -> None:
+        """Find the next direction."""
+
+
+def iterate(descent: Descending, iterations: int) -> Tensor:
     """The solution after so many iterations, at least one; never waits for the device."""
-    descent = Descent(systems, gradient)
     for _ in range(iterations - 1):
         descent.descend()
         descent.turn()
     descent.descend(last=True)
     return descent.solution
+
+
+def attempt(descent: Descending, goal: float, total: Callable[[Tensor], Tensor], spare: float = math.inf) -> int | None:
+    """How many iterations bring the residual below this share of what it is; reads from the device.
+
+    None as soon as half of the iterations to come seem to be more than `spare`. `total` sums a number over all systems
+    that are attempted together.
+    """
+    before, goal = math.inf, goal * math.sqrt(float(total(descent.left())))
+    for count in range(1, MOST):
+        descent.descend()
+        size = math.sqrt(float(total(descent.left())))
+        if size <= goal:
+            return count
+        if before < math.inf and _remaining(size, before, goal) > 2 * spare:
+            return None
+        before = size
+        descent.turn()
+    return MOST
+
+
+def _remaining(size: float, before: float, goal: float) -> float:
+    """Iterations to the goal, if the residual goes on to shrink as it did in the last one."""
+    if not 0 < size < before or goal <= 0:
+        return math.inf
+    return math.log(goal / size) / math.log(size / before)
 
 
 AHEAD = 8

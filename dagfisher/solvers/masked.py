@@ -16,11 +16,11 @@ from torch import Tensor
 from .._reading import Asking
 from .base import AskingSolver, Cost
 from .blocks import gram_blocks, masked_blocks
-from .conjugate import OPERATIONS
-from .descent import calibrate, guide, iterate
+from .descent import Descent, calibrate, guide, iterate
+from .plain import OPERATIONS
 from .problems import BlockShape, Kind, MaskedProblem
 from .rates import rates
-from .reductions import DROP_SHARE, drop_rows, full_basis, leading_directions, weighted_gram
+from .reductions import diagonal_along, drop_rows, full_basis, iterated_share, leading_directions, weighted_gram
 from .spd import eigenvectors
 
 
@@ -50,7 +50,7 @@ class MaskedConjugate(AskingSolver):
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
-        n, d, units, _, update_every, _, _ = shape
+        n, d, units, _, update_every, _, _, _ = shape
         known = rates(device)
         whole = full_basis(n, d, units, update_every, known)
         iteration = 2.0 * units * d * (n + (d if whole else 32)) + 1.5 * OPERATIONS * known.operation
@@ -62,27 +62,21 @@ class MaskedConjugate(AskingSolver):
         rows, weights, mean = drop_rows(problem)
         alpha, d = problem.damping, rows.shape[1]
         gram = weighted_gram(rows, mean)
-        if full_basis(len(rows), d, problem.blocks, problem.update_every, rates(rows.device)):
-            directions = eigenvectors(gram).flip(1)
-            diagonal = weights.T @ (rows @ directions).square()
-            remainder = diagonal.new_zeros(len(diagonal), 1)
-        else:
-            directions = leading_directions(gram)
-            diagonal = weights.T @ (rows @ directions).square()
-            total = weights.T @ rows.square().sum(1, keepdim=True)
-            rest = (total - diagonal.sum(1, keepdim=True)).clamp_min_(0) / max(d - directions.shape[1], 1)
-            remainder = (rest + alpha).reciprocal_()
-        diagonal = diagonal.add_(alpha).reciprocal_() - remainder
+        whole = full_basis(len(rows), d, problem.blocks, problem.update_every, rates(rows.device))
+        directions = eigenvectors(gram).flip(1) if whole else leading_directions(gram)
+        along, remainder = diagonal_along(directions, rows, weights, alpha)
+        remainder = torch.zeros_like(remainder) if whole else remainder
+        diagonal = along.sub_(remainder)
         solver = cls(rows, weights.T.contiguous(), problem.mask, directions.contiguous(), diagonal, remainder, alpha, 0)
         gradient = problem.gradient
         tells = problem.length(gradient) > 0
         on, own = yield from guide(gradient, tells, lambda: problem.typical(rows) * problem.mask)
-        goal = max((1 - DROP_SHARE) * problem.tolerance, torch.finfo(gradient.dtype).eps)
-        solver.iterations, solution = yield from calibrate(solver, on, problem.length(on), goal, problem.length)
+        goal, length = iterated_share(problem), problem.length
+        solver.iterations, solution = yield from calibrate(solver, on, length(on), goal, length)
         return solver, solution if own else solver.solve(gradient)
 
     def solve(self, gradient: Tensor) -> Tensor:
-        return iterate(self, gradient, self.iterations)
+        return iterate(Descent(self, gradient), self.iterations)
 
     def product(self, x: Tensor) -> Tensor:
         """(αI + F_j) x_j for every unit; x is zero under the mask."""

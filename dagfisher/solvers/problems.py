@@ -34,6 +34,8 @@ class BlockShape(NamedTuple):
     """Of the problem."""
     classes: int = 1
     """Units of one variable, whose blocks are coupled."""
+    tolerance: float = 0.0
+    """The relative residual that an iterative solver may leave."""
 
 
 @dataclass
@@ -173,7 +175,7 @@ class RowProblem(Problem):
     @property
     def shape(self) -> BlockShape:
         n, d = self.parents.shape
-        return BlockShape(n, d, self.units, self.blocks, self.update_every)
+        return BlockShape(n, d, self.units, self.blocks, self.update_every, tolerance=self.tolerance)
 
     def damped_blocks(self) -> Tensor:
         return gram_blocks(self.parents, self.weights, self.damping)

@@ -14,6 +14,8 @@ DROP_SHARE = 0.2
 """The part of the tolerance that left-out rows may use up."""
 PARTIAL = 32
 """Directions of a partial basis."""
+FEW = 8
+"""Directions of a basis for one use."""
 
 
 def weighted_gram(rows: Tensor, mean: Tensor) -> Tensor:
@@ -27,14 +29,19 @@ def drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor, Tensor]:
     parents, weights, mean = problem.parents, problem.weights, problem.every_weight.mean(1, keepdim=True)
     if not reads_freely(parents.device):  # how many rows matter is not worth a question
         return parents, weights, mean
-    reach = problem.every_weight.amax(1) * parents.square().sum(1)
-    ordered, order = reach.sort()
+    reach = torch.linalg.vector_norm(parents, dim=1).square_().mul_(problem.every_weight.amax(1))
     budget = DROP_SHARE * problem.tolerance * problem.damping
-    first = int((ordered.cumsum(0) <= budget).sum())
-    if first == 0:
+    if float(reach.amin()) > budget:
         return parents, weights, mean
-    kept = order[min(first, len(order) - 1) :].sort().values
+    ordered, order = reach.sort()
+    first = min(int((ordered.cumsum(0) <= budget).sum()), len(order) - 1)
+    kept = order[first:].sort().values
     return parents[kept], weights[kept], mean[kept]
+
+
+def iterated_share(problem: RowProblem) -> float:
+    """The relative residual that `drop_rows` leaves to iterations."""
+    return max((1 - DROP_SHARE) * problem.tolerance, torch.finfo(problem.parents.dtype).eps)
 
 
 def leading_directions(gram: Tensor, count: int = PARTIAL) -> Tensor:
@@ -45,6 +52,24 @@ def leading_directions(gram: Tensor, count: int = PARTIAL) -> Tensor:
     subspace = torch.linalg.qr(gram @ subspace).Q
     rotated: Tensor = subspace @ eigenvectors(subspace.T @ gram @ subspace)
     return rotated
+
+
+def few_directions(rows: Tensor, mean: Tensor, count: int) -> Tensor:
+    """As `leading_directions`, by products with the rows: no Gram matrix is made."""
+    generator = torch.Generator(device=rows.device).manual_seed(0)
+    subspace = torch.randn(rows.shape[1], count, generator=generator, device=rows.device, dtype=rows.dtype)
+    for _ in range(2):
+        subspace = torch.linalg.qr(rows.T @ (mean * (rows @ subspace))).Q
+    return subspace
+
+
+def diagonal_along(directions: Tensor, rows: Tensor, weights: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    """The inverses of α + diag F_j along directions, (blocks × r), and of the mean of α + F_j outside, (blocks × 1)."""
+    along = weights.T @ (rows @ directions).square()
+    total = weights.T @ rows.square().sum(1, keepdim=True)
+    outside = max(rows.shape[1] - directions.shape[1], 1)
+    rest = (total - along.sum(1, keepdim=True)).clamp_min_(0) / outside
+    return along.add_(damping).reciprocal_(), (rest + damping).reciprocal_()
 
 
 def full_basis(n: int, size: int, blocks: int, update_every: int, known: Rates) -> bool:

@@ -34,7 +34,7 @@ class Woodbury(AskingSolver):
 
     @classmethod
     def cost(cls, shape: BlockShape, device: torch.device) -> Cost:
-        n, d, units, blocks, update_every, kind, _ = shape
+        n, d, units, blocks, update_every, kind, _, _ = shape
         known = rates(device)
         prepare = blocks * (n**2 + known.small_inverse * n**3) + 40 * known.operation
         if kind == "masked":  # a Gram matrix for each unit

@@ -142,6 +142,9 @@ CASES: dict[str, Case] = {
     "wide, by itself": Case(Wide, AUTO, tolerance=1e-7),
     "wide, loose": Case(Wide, {"solver": "conjugate", "tolerance": 0.3, "update_every": 3}, tolerance=1e-7),
     "wide, loose, at every step": Case(Wide, {"solver": "conjugate", "tolerance": 0.1}, tolerance=1e-7),
+    "wide, loose, at every step, not cut": Case(
+        Wide, {"solver": "conjugate", "tolerance": 0.3}, cut=False, tolerance=1e-7
+    ),
     "wide, kept for long": Case(Wide, {"solver": "conjugate", "tolerance": 0.05, "update_every": 50}, tolerance=1e-7),
     "wide, automatic": Case(Wide, {"solver": "auto", "tolerance": 0.1, "update_every": 20}, tolerance=1e-7),
     "heads": Case(Heads, {}),

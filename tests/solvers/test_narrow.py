@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dagfisher.optim.settings import BY_ITSELF
 from dagfisher.solvers import SOLVERS, Conjugate, RowProblem
-from dagfisher.solvers.conjugate import DROP_SHARE
+from dagfisher.solvers.reductions import DROP_SHARE
 
 F64 = torch.float64
 

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 import dagfisher
 from dagfisher import DAGNaturalGradient
+from dagfisher.capture.agreement import is_its_map
+from dagfisher.declaration import declaration_of
 from dagfisher.errors import DeclarationError
 from dagfisher.maps import Map
 from dagfisher.testing import check_map
@@ -263,3 +265,72 @@ def test_the_adapter_without_its_offset_would_be_refused() -> None:
     module = Adapted(5, 3, 2).double()
     with pytest.raises(AssertionError, match="rows times weights"):
         check_map(Forgetful(), module, torch.randn(7, 5, dtype=F64))
+
+
+# What need not be compared
+
+
+def changed(module: nn.Module) -> nn.Module:
+    module.register_forward_hook(lambda module, args, output: 2 * output)
+    return module
+
+
+def global_hook(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+    return 2 * output if getattr(module, "doubled", False) else None
+
+
+SURE: dict[str, Callable[[], nn.Module]] = {
+    "Linear": lambda: nn.Linear(4, 3),
+    "BernoulliLinear": lambda: dagfisher.nn.BernoulliLinear(4, 3),
+    "Conv2d": lambda: nn.Conv2d(1, 2, 2),
+    "BernoulliConvTranspose2d": lambda: dagfisher.nn.BernoulliConvTranspose2d(1, 2, 2),
+}
+
+
+@pytest.mark.parametrize("make", SURE.values(), ids=SURE.keys())
+def test_what_torch_computes_itself_is_not_compared(make: Callable[[], nn.Module]) -> None:
+    module = make()
+    dagfisher.declare(module, "bernoulli")
+    declaration = declaration_of(module)
+    assert is_its_map(declaration)
+    handle = module.register_forward_hook(lambda *_: None)
+    assert not is_its_map(declaration)
+    handle.remove()
+    handle = module.register_forward_pre_hook(lambda *_: None)
+    assert not is_its_map(declaration)
+    handle.remove()
+    handle = torch.nn.modules.module.register_module_forward_hook(global_hook)
+    assert not is_its_map(declaration)
+    handle.remove()
+    assert is_its_map(declaration)
+    module.forward = lambda x: x
+    assert not is_its_map(declaration)
+
+
+@pytest.mark.parametrize("make", [make for make, _ in OTHERS.values()], ids=OTHERS.keys())
+def test_what_may_compute_something_else_is_compared(make: Callable[[], nn.Module]) -> None:
+    module = make()
+    dagfisher.declare(module, "bernoulli")
+    assert not is_its_map(declaration_of(module))
+
+
+def test_a_mask_that_torch_does_not_know_of_is_compared() -> None:
+    module = nn.Linear(4, 3)
+    dagfisher.declare(module, "bernoulli", mask=torch.ones(3, 4).tril().bool())
+    assert not is_its_map(declaration_of(module))
+
+
+def test_a_hook_that_changes_the_output_is_refused() -> None:
+    net, opt = net_of(changed(nn.Linear(4, 3)), torch.float32)
+    with pytest.raises(DeclarationError, match="layer 'odd'"):
+        net["odd"](torch.randn(6, 4))
+    handle = torch.nn.modules.module.register_module_forward_hook(global_hook)
+    try:
+        net, opt = net_of(nn.Linear(4, 3), torch.float32)
+        net["odd"](torch.randn(6, 4)).sum().backward()
+        opt.step()
+        net["odd"].doubled = True
+        with pytest.raises(DeclarationError, match="layer 'odd'"):
+            net["odd"](torch.randn(6, 4))
+    finally:
+        handle.remove()
