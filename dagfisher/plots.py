@@ -51,7 +51,7 @@ def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, quantity: st
         title: of the picture.
         quantity: what the values are, with their unit.
     """
-    figure = _figure(10, 4.5)
+    figure = blank(10, 4.5)
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, name in ((left, "epochs"), (right, "seconds of training")):
         for i, curve in enumerate(curves):
@@ -59,10 +59,7 @@ def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, quantity: st
             axes.plot(along, curve.values, label=curve.label, **_style(i, len(curve.values)))
         axes.set_xlabel(name, color=INK)
         axes.set_xlim(0, 1.03 * max((x for line in axes.lines for x in line.get_xdata()), default=1))
-        axes.grid(color=FAINT, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(colors=INK)
+        tidy(axes)
     left.set_ylabel(quantity, color=INK)
     left.set_ylim(*_limits([curve.values for curve in curves]))
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
@@ -86,7 +83,7 @@ def draw_places(
         title: of the picture.
         quantity: what the values are, with their unit.
     """
-    figure = _figure(max(5.5, 1.1 * len(places)), 4.2)
+    figure = blank(max(5.5, 1.1 * len(places)), 4.2)
     axes = figure.subplots()
     for i, (label, values) in enumerate(lines.items()):
         style = {**_style(i, len(places)), "linestyle": ("-", "--", ":")[i % 3]}
@@ -94,8 +91,7 @@ def draw_places(
     axes.set_xticks(range(len(places)), places)
     axes.set_ylabel(quantity, color=INK)
     axes.set_ylim(bottom=0)
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     _write(figure, path)
@@ -111,7 +107,7 @@ def draw_panels(panels: Sequence[Sequence[Panel]], shape: tuple[int, int], path:
         title: of the picture.
     """
     columns = max(len(row) for row in panels)
-    figure = _figure(3.5 * columns + 0.2, 3.7 * len(panels) + 0.4)
+    figure = blank(3.5 * columns + 0.2, 3.7 * len(panels) + 0.4)
     grid = figure.subplots(len(panels), columns, squeeze=False)
     for axes_row, row in zip(grid, panels, strict=True):
         for axes in axes_row:
@@ -171,11 +167,20 @@ def require_matplotlib() -> None:
         ) from None
 
 
-def _figure(width: float, height: float) -> Any:
+def blank(width: float, height: float) -> Any:
+    """An empty matplotlib figure of so many inches, which belongs to no window."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def tidy(axes: Any) -> None:
+    """Give axes the grid, the colours and the frame that all pictures have."""
+    axes.grid(color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=INK)
 
 
 def _write(figure: Any, path: Path) -> None:

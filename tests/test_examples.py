@@ -58,6 +58,15 @@ def test_the_exact_kl_of_three_by_three_falls_below_002_nats() -> None:
     assert curve[-1] < 0.02 < curve[0]
 
 
+def test_inspect_fisher_draws_every_picture(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, "inspect_fisher.py", "--quick", "--out", "shown")
+    assert "49 parameters; largest entry outside the blocks" in capsys.readouterr().out
+    names = {"structure", "trace", "spectrum", "saturation", "staleness", "cosines"}
+    assert {path.stem for path in Path("shown").glob("*.png")} == names
+
+
 def test_compare_algorithms(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(monkeypatch, "compare_algorithms.py", "--quick", "--algorithms", "rws,nrws")
     assert "test log-likelihood, mini-mnist B" in capsys.readouterr().out

@@ -19,6 +19,8 @@ from .._text import with_error
 from ..errors import MissingExtraError
 from ..helmholtz.metrics import Row
 from ..helmholtz.runs import Run
+from ..inspect import numbers
+from ..optim import DAGNaturalGradient
 from .progress import Bar, warn
 
 REDRAW_SECONDS = 60.0
@@ -154,6 +156,13 @@ def board(run: Run) -> Callable[[Row], None]:
             writer.add_scalar(f"log-likelihood/{split}", getattr(row, f"{split}_log_likelihood"), row.steps)
         if row.kl is not None:
             writer.add_scalar("KL", row.kl, row.steps)
+        writer.add_scalar("effective samples", row.effective_samples, row.steps)
+        for name, value in run.trainer.optimizer_values().items():
+            writer.add_scalar(f"optimizer/{name}", value, row.steps)
+        if isinstance(run.trainer.optimizer, DAGNaturalGradient):
+            for name, value in numbers(run.trainer.optimizer).items():
+                if name.startswith("damping/"):
+                    writer.add_scalar(name, value, row.steps)
         writer.flush()
 
     return send

@@ -14,7 +14,18 @@ from .._files import replacing
 from ..errors import SettingError
 
 METRICS = "metrics.csv"
-_MAY_BE_NONE = ("valid_standard_error", "test_standard_error", "kl", "l1", "l2", "entropy")
+_MAY_BE_NONE = (
+    "valid_standard_error",
+    "test_standard_error",
+    "kl",
+    "l1",
+    "l2",
+    "entropy",
+    "lr",
+    "damping",
+    "divergence",
+    "factor",
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,14 @@ class Row:
     """½Σw² of the weights, if they are penalised so."""
     entropy: float | None = None
     """The mean entropy of the units given their parents in the last minibatch, if it is rewarded."""
+    lr: float | None = None
+    """The learning rate of the coming step."""
+    damping: float | None = None
+    """α, the geometric mean over the layers; None for plain algorithms, and so is what follows."""
+    divergence: float | None = None
+    """The Kullback-Leibler divergence of the last step in nats, to second order, of the network that moved further."""
+    factor: float | None = None
+    """What a trust region shortened the last step to, of the network that it shortened more; 1: not at all."""
 
 
 def write_rows(folder: Path, rows: Sequence[Row]) -> None:
@@ -63,7 +82,8 @@ def read_rows(folder: Path) -> list[Row]:
     if not path.exists():
         return []
     kinds: dict[str, Callable[[str], Any]] = {"data": str, "steps": int}
-    kinds.update(dict.fromkeys(_MAY_BE_NONE, lambda text: float(text) if text else None))
+    optional = [field.name for field in dataclasses.fields(Row) if "None" in str(field.type)]
+    kinds.update(dict.fromkeys(optional, lambda text: float(text) if text else None))
     try:
         with open(path, encoding="utf-8", newline="") as file:
             return [Row(**{k: kinds.get(k, float)(v) for k, v in line.items()}) for line in csv.DictReader(file)]

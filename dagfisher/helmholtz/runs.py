@@ -356,6 +356,7 @@ class Run:
             effective_samples=float(test.effective_samples.mean()),
             kl=self.exact_kl(),
             **self.trainer.regulariser_values(),
+            **self.trainer.optimizer_values(),
         )
         self.rows.append(row)
         if self.untrained is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -109,6 +110,7 @@ class Trainer:
         self.steps = 0
         self._share = 1.0
         self._entropy: Tensor | None = None
+        self._last_step: dict[str, float] = {}
         self.optimizer = self._make_optimizer(optimizer, lr, damping, update_every, settings)
         self._base = self._scheduled_values()
 
@@ -191,6 +193,29 @@ class Trainer:
         Returns:
             The minibatch's mean of log p(x) as its S samples estimated it before the step, a scalar.
         """
+        value, state = self._gradients(x)
+        changes = self._shrinkage()
+        self.optimizer.step()
+        with torch.no_grad():
+            for weight, change in changes.items():
+                weight.add_(change)
+        self.steps += 1
+        for _ in range(self.sleep_steps - 1):
+            self._sleep_step(state)
+        return value
+
+    def backward(self, x: Tensor) -> Tensor:
+        """Leave the gradients of one minibatch in ``.grad``, in place of those before, without a step; for inspection.
+
+        Args:
+            x: as for `step`.
+
+        Returns:
+            What `step` would return.
+        """
+        return self._gradients(x)[0]
+
+    def _gradients(self, x: Tensor) -> tuple[Tensor, Wake]:
         own = self.processes.share(len(x))
         self._share = len(own) / len(x)
         if self.processes.size > 1:
@@ -216,15 +241,7 @@ class Trainer:
                 self._entropy = regulariser.add(self.machine, state, weights, strength, terms, share=self._share)
         value = log_mean_exp(state.log_ratio, 0).sum() / len(x)
         self._backward(terms, [value] if self._entropy is None else [value, self._entropy])
-        changes = self._shrinkage()
-        self.optimizer.step()
-        with torch.no_grad():
-            for weight, change in changes.items():
-                weight.add_(change)
-        self.steps += 1
-        for _ in range(self.sleep_steps - 1):
-            self._sleep_step(state)
-        return value
+        return value, state
 
     def _backward(self, terms: Terms, values: Sequence[Tensor] = ()) -> None:
         """The gradients of all processes in `.grad`, and the sums of the values over all of them, in place."""
@@ -249,6 +266,25 @@ class Trainer:
             elif self._entropy is not None:
                 values[regulariser.name] = float(self._entropy)
         return values
+
+    def optimizer_values(self) -> dict[str, float]:
+        """The learning rate, and of a natural algorithm the damping, and divergence and factor of the last step.
+
+        The damping is the geometric mean over the layers. Of the two networks, the one counts that moved further, or
+        was shortened more. See :meth:`dagfisher.DAGNaturalGradient.diagnostics`.
+        """
+        values = {"lr": float(self.optimizer.param_groups[0]["lr"])}
+        if not isinstance(self.optimizer, DAGNaturalGradient):
+            return values
+        found = self.optimizer.diagnostics()
+        dampings = [layer["damping"] for layer in found["layers"].values() if layer["damping"] is not None]
+        if dampings:
+            values["damping"] = math.exp(sum(map(math.log, dampings)) / len(dampings)) if min(dampings) else 0.0
+        regions = [group for group in found["groups"] if "divergence" in group]
+        if regions:
+            self._last_step["divergence"] = max(group["divergence"] for group in regions)
+            self._last_step["factor"] = min(group["factor"] for group in regions)
+        return {**values, **self._last_step}
 
     def _fitting(self, function: Callable[[Any], Tensor], given: Any, state: Wake, what: str) -> Tensor:
         """What a function of the algorithm gives for the samples, if it has a value for each."""
@@ -335,6 +371,7 @@ class Trainer:
             "steps": self.steps,
             "batch": self.batch,
             "entropy": self._entropy,
+            "last_step": {key: v for key, v in self.optimizer_values().items() if key in ("divergence", "factor")},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -349,6 +386,7 @@ class Trainer:
             self.generator.set_state(state["generator"].cpu())
             device = self.machine.prior.bias.device
             self._entropy = None if state.get("entropy") is None else state["entropy"].to(device)
+            self._last_step = dict(state.get("last_step", {}))
             self.epoch, self.batch, self.steps = state["epoch"], state["batch"], state["steps"]
         except (KeyError, RuntimeError, TypeError, AttributeError) as error:
             raise CheckpointError(f"the checkpoint does not fit this trainer: {error}") from None

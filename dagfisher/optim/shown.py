@@ -15,7 +15,7 @@ class ShownOptimizer(JoinableOptimizer):
 
     def memory_usage(self) -> dict[str, int]:
         """Bytes that each layer keeps, by its name: its prepared solver and what is staged for the coming step."""
-        return {name: layer.nbytes() for name, layer in self._named_layers()}
+        return {name: layer.nbytes() for name, layer in self.named_layers().items()}
 
     def diagnostics(self) -> dict[str, Any]:
         """What the last step did, as plain numbers; reads them from the device.
@@ -37,7 +37,7 @@ class ShownOptimizer(JoinableOptimizer):
                 "ratio": layer.ratio,
                 "failures": layer.failures,
             }
-            for name, layer in self._named_layers()
+            for name, layer in self.named_layers().items()
         }
         return {"step": self._step, "groups": groups, "layers": layers}
 
@@ -52,15 +52,15 @@ class ShownOptimizer(JoinableOptimizer):
         kinds = {kind: {"messages": t.messages, "bytes": t.received} for kind, t in self._traffic.items()}
         return {"processes": self._processes.size, **kinds}
 
-    def _named_layers(self) -> list[tuple[str, TrainedLayer]]:
-        """The layers with names that differ."""
+    def named_layers(self) -> dict[str, TrainedLayer]:
+        """The declared layers as this optimizer trains them, by names that differ; for inspection."""
         found: dict[str, TrainedLayer] = {}
         for layer in self._layers:
             name, copies = layer.name.strip("'"), 1
             while (label := name if copies == 1 else f"{name} ({copies})") in found:
                 copies += 1
             found[label] = layer
-        return list(found.items())
+        return found
 
     def __repr__(self) -> str:
         lines = [f"DAGNaturalGradient (step {self._step})"]

@@ -31,6 +31,8 @@ class Step(NamedTuple):
     """What it was shortened by, at most 1."""
     refreshed: bool
     """Whether a layer of the group was."""
+    lr: float
+    """Of the group at this step."""
 
 
 BRAKE = 30.0
@@ -84,7 +86,7 @@ def bounded(found: list[Natural], fresh: Container[TrainedLayer]) -> tuple[list[
         if reference is not None and not refreshed:
             # A step that is inside the region is harmless, however small those of the refresh were.
             factor = factor * ((divergence <= most) | (divergence / rate**2 <= BRAKE * reference.to(device)))
-        steps[key] = Step(divergence / rate**2, factor, refreshed)
+        steps[key] = Step(divergence / rate**2, factor, refreshed, plain(group["lr"]))
         for i in members:
             vector, scale = found[i].vector, factor.to(found[i].vector.dtype) * sizes[i]
             vector.mul_(scale if scale.device == vector.device else scale.to(vector.device))
@@ -128,6 +130,6 @@ class TrustRegions:
         if last is None:
             return {}
         divergence, factor = torch.stack([last.divergence, last.factor]).tolist()
-        length = plain(group["lr"]) * factor
+        length = last.lr * factor
         shortened = int(self._shortened[id(group)])
         return {"divergence": divergence * length**2, "factor": factor, "shortened": shortened}

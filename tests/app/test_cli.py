@@ -248,7 +248,15 @@ def test_tensorboard_is_optional(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_tensorboard_gets_the_rows() -> None:
     pytest.importorskip("tensorboard")
     assert train("a", "--tensorboard") == 0
-    assert list(Path("a/tensorboard").glob("events.*"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator("a/tensorboard")
+    events.Reload()
+    assert {"optimizer/lr", "optimizer/damping", "optimizer/divergence", "damping/prior"} <= set(
+        events.Tags()["scalars"]
+    )
+    rows = read_rows(Path("a"))
+    assert [event.value for event in events.Scalars("optimizer/damping")] == pytest.approx([r.damping for r in rows])
 
 
 def test_the_demo_in_small(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ MODULES = [
     ".testing",
     ".helmholtz",
     ".probes",
+    ".inspect",
     ".search",
     ".datasets",
     ".app",
