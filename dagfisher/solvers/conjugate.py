@@ -119,7 +119,7 @@ class Conjugate(AskingSolver):
     def _at_once(cls, problem: RowProblem) -> Asking[tuple[Conjugate, Tensor]]:
         """The solver where every question makes the host wait: choices by shape alone, and one question at the end."""
         rows, weights, gradient = problem.parents, problem.weights, problem.gradient
-        gram = weighted_gram(rows, problem.every_weight.mean(1, keepdim=True))
+        gram = weighted_gram(rows, problem.every_weight)
         corner = max(1, min(NARROW, *rows.shape, int((MOST_KEPT / problem.blocks) ** 0.5)))
         solver, corners = cls._along(leading_directions(gram, corner), rows, weights, problem.damping)
         factor, failed = factored(corners, jitter=True)
@@ -151,17 +151,17 @@ class Conjugate(AskingSolver):
     def _searched(cls, problem: RowProblem) -> tuple[Conjugate | Plain, Tensor]:
         """The solver that is expected to be cheapest over its uses; every choice looks at the numbers before it."""
         alpha = problem.damping
-        kept, weights, mean = drop_rows(problem)
+        kept, weights, every = drop_rows(problem)
         n, d = kept.shape
         size, known = n if 2 * n <= d else d, rates(kept.device)
         whole = full_basis(len(kept), size, problem.blocks, problem.update_every, known)
         if problem.update_every > 1 and not whole:
-            narrow = cls._narrow(problem, kept, weights, mean)
+            narrow = cls._narrow(problem, kept, weights, every)
             if narrow is not None:
                 return narrow, narrow.solve(problem.gradient)
         if problem.update_every == 1 and problem.tolerance >= LOOSE:
             basis_cost = n * d * size + (known.eigh * size**3 if whole else 2.0 * d * size * PARTIAL)
-            quick = cls._quick(problem, kept, weights, mean, basis_cost + 40 * known.operation)
+            quick = cls._quick(problem, kept, weights, every, basis_cost + 40 * known.operation)
             if quick is not None:
                 return quick
         rows = kept
@@ -169,7 +169,7 @@ class Conjugate(AskingSolver):
         if 2 * rows.shape[0] <= rows.shape[1]:
             basis, triangle = torch.linalg.qr(rows.T)
             rows = triangle.T.contiguous()
-        gram = weighted_gram(rows, mean)
+        gram = weighted_gram(rows, every)
         directions = remainder = None
         if whole:
             rotation = eigenvectors(gram).flip(1)
@@ -198,14 +198,14 @@ class Conjugate(AskingSolver):
 
     @classmethod
     def _quick(
-        cls, problem: RowProblem, rows: Tensor, weights: Tensor, mean: Tensor, spare: float
+        cls, problem: RowProblem, rows: Tensor, weights: Tensor, every: Tensor, spare: float
     ) -> tuple[Conjugate | Plain, Tensor] | None:
         """A solver for one use, with next to nothing prepared; None if it seems that a basis, for `spare`, pays."""
         (n, d), known = rows.shape, rates(rows.device)
         iteration = iteration_cost(n, d, problem.units, known)
         solver: Conjugate | Plain = Plain(rows, weights.T.contiguous(), problem.damping, 0)
         if n >= d > 4 * FEW and iteration > 60 * known.operation:
-            directions = few_directions(rows, mean, FEW)
+            directions = few_directions(rows, every, FEW)
             along = diagonal_along(directions, rows, weights, problem.damping)
             solver = cls(rows, solver.weights, None, along[0], None, directions, along[1], problem.damping, 0)
         descent = solver.descent(problem.gradient)
@@ -250,7 +250,7 @@ class Conjugate(AskingSolver):
         return best, best_solution
 
     @classmethod
-    def _narrow(cls, problem: RowProblem, rows: Tensor, weights: Tensor, mean: Tensor) -> Conjugate | None:
+    def _narrow(cls, problem: RowProblem, rows: Tensor, weights: Tensor, every: Tensor) -> Conjugate | None:
         """A solver without iterations: some leading directions exactly, all that is outside by its mean for each unit.
 
         None if the tolerance needs so many directions that iterating should be cheaper.
@@ -265,7 +265,7 @@ class Conjugate(AskingSolver):
             if cost >= spare or blocks * corner**2 > MOST_KEPT:
                 return None
             if gram is None:
-                gram = weighted_gram(rows, mean)
+                gram = weighted_gram(rows, every)
                 guide = problem.gradient
                 met, length = read(problem.lengths(guide @ gram, guide))
                 if met <= 1e-6 * length * float(gram.norm()):

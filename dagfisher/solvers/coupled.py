@@ -62,13 +62,12 @@ class CoupledConjugate(AskingSolver):
     @classmethod
     def asking(cls, problem: CoupledProblem) -> Asking[tuple[CoupledConjugate, Tensor]]:
         rows, alpha, classes = problem.parents, problem.damping, problem.classes
-        mean = problem.weights.mean(1, keepdim=True)
-        gram = weighted_gram(rows, mean)
+        gram = weighted_gram(rows, problem.weights)
         basis = eigenvectors(gram).flip(1)
         if rows.shape[0] < rows.shape[1]:  # the row space has at most n dimensions
             basis = torch.linalg.qr(rows.T).Q
             inside = rows @ basis
-            basis = basis @ eigenvectors(weighted_gram(inside, mean)).flip(1)
+            basis = basis @ eigenvectors(weighted_gram(inside, problem.weights)).flip(1)
         rows = rows @ basis
         probability = problem.probability.T.reshape(-1, classes, len(rows)).contiguous()
         inverses = yield from _direction_inverses(rows, probability, problem.shares, alpha)

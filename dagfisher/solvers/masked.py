@@ -59,9 +59,9 @@ class MaskedConjugate(AskingSolver):
 
     @classmethod
     def asking(cls, problem: MaskedProblem) -> Asking[tuple[MaskedConjugate, Tensor]]:
-        rows, weights, mean = drop_rows(problem)
+        rows, weights, every = drop_rows(problem)
         alpha, d = problem.damping, rows.shape[1]
-        gram = weighted_gram(rows, mean)
+        gram = weighted_gram(rows, every)
         whole = full_basis(len(rows), d, problem.blocks, problem.update_every, rates(rows.device))
         directions = eigenvectors(gram).flip(1) if whole else leading_directions(gram)
         along, remainder = diagonal_along(directions, rows, weights, alpha)

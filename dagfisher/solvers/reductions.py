@@ -18,25 +18,26 @@ FEW = 8
 """Directions of a basis for one use."""
 
 
-def weighted_gram(rows: Tensor, mean: Tensor) -> Tensor:
-    """Pᵀ diag(q̄) P, q̄ the mean of the weights over the units, (n × 1); (d × d)."""
-    gram: Tensor = rows.T @ (mean * rows)
+def weighted_gram(rows: Tensor, weights: Tensor) -> Tensor:
+    """Pᵀ diag(q̄) P, q̄ the mean of the weights over the units, (n × blocks); (d × d)."""
+    gram: Tensor = rows.T @ (weights.mean(1, keepdim=True) * rows)
     return gram
 
 
 def drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows that matter at this tolerance, their weights, and the mean of these over all units, (n × 1)."""
-    parents, weights, mean = problem.parents, problem.weights, problem.every_weight.mean(1, keepdim=True)
+    """The rows that matter at this tolerance, their weights, and those of all units that are prepared together."""
+    parents, weights, every = problem.parents, problem.weights, problem.every_weight
     if not reads_freely(parents.device):  # how many rows matter is not worth a question
-        return parents, weights, mean
-    reach = torch.linalg.vector_norm(parents, dim=1).square_().mul_(problem.every_weight.amax(1))
+        return parents, weights, every
+    reach = torch.linalg.vector_norm(parents, dim=1).square_().mul_(every.amax(1))
     budget = DROP_SHARE * problem.tolerance * problem.damping
     if float(reach.amin()) > budget:
-        return parents, weights, mean
+        return parents, weights, every
     ordered, order = reach.sort()
     first = min(int((ordered.cumsum(0) <= budget).sum()), len(order) - 1)
     kept = order[first:].sort().values
-    return parents[kept], weights[kept], mean[kept]
+    own = weights[kept]
+    return parents[kept], own, own if every is weights else every[kept]
 
 
 def iterated_share(problem: RowProblem) -> float:
@@ -54,8 +55,9 @@ def leading_directions(gram: Tensor, count: int = PARTIAL) -> Tensor:
     return rotated
 
 
-def few_directions(rows: Tensor, mean: Tensor, count: int) -> Tensor:
+def few_directions(rows: Tensor, weights: Tensor, count: int) -> Tensor:
     """As `leading_directions`, by products with the rows: no Gram matrix is made."""
+    mean = weights.mean(1, keepdim=True)
     generator = torch.Generator(device=rows.device).manual_seed(0)
     subspace = torch.randn(rows.shape[1], count, generator=generator, device=rows.device, dtype=rows.dtype)
     for _ in range(2):
