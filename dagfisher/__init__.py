@@ -3,7 +3,7 @@
 The rooms, in the order of the data: `families` and `maps` say what a layer is; `declare` says it of a module; `capture`
 keeps what forward passes leave; `fisher` and `solvers` make and invert the blocks; `optim` takes the step. `nn` has
 ready-made layers, `helmholtz` machines made of them, `search` black-box search, `probes` linear probes of
-machines, `datasets` images to learn from, `app` the program.
+machines, `importance` drawing of examples, `datasets` images to learn from, `app` the program.
 """
 
 from . import errors, families, maps, nn, solvers

@@ -1,9 +1,12 @@
 """The whole of natural reweighted wake-sleep (NRWS) on plain linear layers and the public optimizer.
 
     python examples/nrws_from_scratch.py
+    python examples/nrws_from_scratch.py --order alternating
 
 A Helmholtz machine has a generative network p(x, h) and a recognition network q(h|x). Here each layer of both is a
-nn.Linear that gives logits, declared to be Bernoulli. The steps follow Algorithm 4 of Várady's thesis, in its order.
+nn.Linear that gives logits, declared to be Bernoulli. Comments name the lines of Algorithm 4 of Várady's thesis, whose
+order is "alternating": wake samples move p and q, then dreams of the new p move q. (Moving layer by layer is the same:
+given samples and weights, no gradient depends on another layer.) "together" moves all at once, as its authors' code.
 """
 
 import argparse
@@ -55,42 +58,54 @@ def wake(x: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
     return h, logits_p, log_p, log_q
 
 
-def step(opt: torch.optim.Optimizer, x: Tensor) -> None:
+def move(opt: torch.optim.Optimizer, loss: Tensor) -> None:
+    loss.backward()
+    opt.step()  # lines 10, 14, 20: the inverse Fisher matrices, made anew now and then, times the gradients
     opt.zero_grad()
-    # Wake: sample h ~ q(h|x), and weight the S samples of an example by ω̃ ∝ p(x, h)/q(h|x).
+
+
+def step(opt: torch.optim.Optimizer, x: Tensor, order: str = "together") -> None:
+    # Lines 6 and 8, wake: sample h ~ q(h|x), and weight the S samples of an example by ω̃ ∝ p(x, h)/q(h|x).
     h, logits_p, log_p, log_q = wake(x)
     weights = torch.softmax((log_p - log_q).detach().view(S, -1), 0).reshape(-1) / len(x)
-    # The gradient of p, and the Fisher of p, both from the wake samples with the weights ω̃/B.
+    # Lines 7 and 9: the gradient of p, and the Fisher of p, both from the wake samples with the weights ω̃/B.
     loss = -(weights * log_p).sum()
     with dagfisher.sample_weights(weights):
         for below, parents, logits in zip(p, h[1:], logits_p):
             dagfisher.observe(below, parents, logits)
-    # The wake half of the gradient of q; 1/S is subtracted from ω̃, a baseline that changes no expectation.
+    # Line 12: the wake half of the gradient of q; 1/S is subtracted from ω̃, a baseline that changes no expectation.
+    # Line 13, the Fisher of q, was captured when q was sampled.
     loss = loss - 0.5 * ((weights - 1 / len(weights)) * log_q).sum()
-    # Sleep: dream (x, h) ~ p, from the top down.
+    if order == "alternating":
+        move(opt, loss)  # line 15
+        loss = torch.zeros(())
+        for above, parents in zip(q, h):
+            above(parents)  # line 19: if this step makes a Fisher, it is that of the wake samples too
+    # Line 17, sleep: dream (x, h) ~ p, from the top down.
     with torch.no_grad():
         dream = [draw(p[-1](torch.ones(len(weights), 1)))]
         for below in reversed(p[:-1]):
             dream.insert(0, draw(below(dream[0])))
-    # Line 19: the sleep half of the gradient of q shares the Fisher of the wake samples, so dreams are not captured.
+    # Line 18: the sleep half of the gradient of q. Line 19: it shares the Fisher of the wake samples, so dreams are not
+    # captured.
     with dagfisher.no_capture():
         for above, parents, units in zip(q, dream, dream[1:]):
             loss = loss - 0.5 * log_prob(above(parents), units).mean()
-    # Multiply by the inverse Fisher matrices, made anew now and then, and move p and q together.
-    loss.backward()
-    opt.step()
+    move(opt, loss)  # line 21, and 15 if they come together
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=500, help="minibatches (500, one epoch, at most)")
-    steps = parser.parse_args().steps
+    parser.add_argument("--order", choices=("together", "alternating"), default="together")
+    given = parser.parse_args()
+    steps = given.steps
     torch.manual_seed(0)
     data, began = datasets.load("mini-mnist"), time.perf_counter()
     opt = dagfisher.DAGNaturalGradient(nn.ModuleList([p, q]).named_parameters())  # nothing to tune
     falling = torch.optim.lr_scheduler.LambdaLR(opt, lambda done: min(1.0, 2 * (1 - done / steps)))
     for number, x in zip(range(1, steps + 1), data.batches(B, seed=0, epoch=0)):
-        step(opt, 2 * x - 1)
+        step(opt, 2 * x - 1, given.order)
         falling.step()
         if number % 100 == 0:
             with torch.no_grad():

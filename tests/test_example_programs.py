@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from exact import exact
@@ -199,6 +200,14 @@ def test_complete_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert left["score"](images, images, known) > -1 > left["score"](1 - images, images, known)
 
 
+def test_which_examples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    left = run(monkeypatch, tmp_path, "which_examples")
+    (row,) = left["rows"]
+    assert all(0 < share < 0.5 for share in row[:3])  # much could be saved
+    assert row[0] < row[3] < 1.5
+    assert left["found"].natural.shape == (500,)
+
+
 def test_probe_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = run(monkeypatch, tmp_path, "probe_layers")["rows"]
     assert [row.units for row in rows] == [196, 100, 50, 20, 10, 10]
@@ -217,10 +226,13 @@ def test_black_box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pyte
 def test_wrapped_belief_network_learns_faster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     left = run(monkeypatch, tmp_path, "wrap_sbn")
     untrained = left["start"].log_likelihood(left["data"].evaluation("test")[:100], 20)
-    natural, plain, adam = (curve.values[-1] for curve in left["curves"])
+    natural, plain, adam = left["curves"]
     assert untrained < -120
-    assert min(plain, adam) > -50
-    assert natural > plain  # after equal seconds
+    assert min(plain.values[-1], adam.values[-1]) > -50
+    # After as many steps: which of them is ahead after a second and a half depends on the machine.
+    images, steps = len(left["data"].train), [(natural.epochs, 100), (plain.epochs, 32)]
+    mine, theirs = ([epochs * images / size for epochs in given] for given, size in steps)
+    assert natural.values[-1] > np.interp(mine[-1], theirs, plain.values) + 1
     assert all(1.5 <= curve.seconds[-1] < 2 for curve in left["curves"])
 
 

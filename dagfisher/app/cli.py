@@ -1,4 +1,4 @@
-"""The program `dagfisher`: train, evaluate, sample, reconstruct, complete, probe, compare, data, algorithms, demo."""
+"""The program `dagfisher`: its commands, their arguments and its exit codes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from .._settings import settings_of
 from ..datasets import DataError
 from ..errors import DagFisherError
 from ..helmholtz.algorithms import ALGORITHMS
+from ..helmholtz.presets import listing
 from ..helmholtz.settings import Settings
 from .demo import demo
 from .exits import BAD_INPUT, INTERRUPTED, explain
 from .looking import HIDDEN, compare, complete, evaluate, probe, reconstruct, sample
 from .progress import told_elsewhere, warn
+from .report import report
+from .sweep import sweep
 from .training import train
 
 
@@ -76,9 +79,22 @@ def _parser() -> Parser:
     parsed = command("train", train, "Train a machine in a run folder.")
     parsed.add_argument("--out", required=True, type=Path, help="the run folder")
     parsed.add_argument("--resume", action="store_true", help="continue the run in --out; --epochs may be raised")
+    parsed.add_argument("--preset", metavar="NAME", help="settings of a published row; --config and flags override it")
     parsed.add_argument("--config", type=Path, metavar="TOML", help="a file of settings; flags override it")
     parsed.add_argument("--tensorboard", action="store_true", help="also write the curves for TensorBoard")
     _add_settings(parsed.add_argument_group("settings, with their defaults in parentheses"))
+
+    parsed = command("sweep", sweep, "Train a machine for each combination of some settings; the same call continues.")
+    parsed.add_argument("--out", required=True, type=Path, help="a folder for the run folders")
+    parsed.add_argument(
+        "--vary",
+        required=True,
+        action="append",
+        nargs="+",
+        metavar=("SETTING", "VALUE"),
+        help="a setting and the values to try, for example --vary lr 0.1 0.2 --vary damping 0.01 0.1",
+    )
+    _add_settings(parsed.add_argument_group("settings of all runs, with their defaults in parentheses"))
 
     parsed = command(
         "evaluate", evaluate, "Estimate the log-likelihood of a run's machine, by default of all test images."
@@ -121,8 +137,16 @@ def _parser() -> Parser:
     parsed.add_argument("runs", nargs="+", type=Path, help="run folders; other files and folders are passed over")
     parsed.add_argument("--out", type=_png, required=True, help="the picture to write")
 
+    parsed = command("report", report, "Write one HTML file about runs, or serve it while they train.")
+    parsed.add_argument("runs", nargs="+", type=Path, help="folders of runs or sweeps; others are passed over")
+    parsed.add_argument("--out", type=Path, default=Path("report.html"), help="the file to write (report.html)")
+    parsed.add_argument("--live", action="store_true", help="serve the page on this computer and follow the runs")
+    parsed.add_argument("--port", type=_count, default=8765, help="of --live (8765)")
+
     command("data", _data, "List the datasets and where each is found.")
     command("algorithms", _algorithms, "List the algorithms and their defaults.")
+    parsed = command("presets", _presets, "List published rows: their settings and the figure that was published.")
+    parsed.add_argument("part", nargs="?", default="", help="only names with this in them, for example mini-mnist")
     show = command("demo", _demo, "Train a machine with RWS and with NRWS on miniMNIST, in less than 3 minutes.")
     show.add_argument("--out", type=Path, default=Path("runs/demo"), help="a new folder (runs/demo)")
     return parser
@@ -213,6 +237,11 @@ def _algorithms(options: argparse.Namespace) -> int:
             every = algorithm.update_every
             settings += f", update every {every}" if every is not None else ""
         print(f"{algorithm.name:<{width}}  {algorithm.summary} ({settings})")
+    return 0
+
+
+def _presets(options: argparse.Namespace) -> int:
+    print(listing(options.part))
     return 0
 
 

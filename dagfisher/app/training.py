@@ -13,6 +13,7 @@ from .._processes import is_restarted, launched
 from .._settings import settings_of
 from ..datasets import DataError
 from ..errors import MissingExtraError, SettingError
+from ..helmholtz.presets import preset_named
 from ..helmholtz.runs import CHECKPOINT, Run, holds_run
 from ..helmholtz.settings import Settings
 from .console import fallen, program, require_tensorboard, watch
@@ -26,6 +27,8 @@ def train(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in names if hasattr(options, name)}
     if options.config is not None:
         given = {**_read_config(options.config), **given}
+    if options.preset is not None:
+        given = preset_named(options.preset).completed(given)
     if options.tensorboard:
         require_tensorboard()
     out: Path = options.out

@@ -17,6 +17,7 @@ from .completion import Completion
 from .evaluate import Estimate, estimate
 from .machine import HelmholtzMachine
 from .metrics import Row
+from .presets import PRESETS, Preset, preset_named
 from .regularisers import L1, L2, Entropy
 from .runs import Run
 from .sampling import Wake
@@ -28,12 +29,14 @@ __all__ = [
     "ALGORITHMS",
     "L1",
     "L2",
+    "PRESETS",
     "Algorithm",
     "Completion",
     "Entropy",
     "Estimate",
     "Figure",
     "HelmholtzMachine",
+    "Preset",
     "Row",
     "Run",
     "Schedule",
@@ -42,5 +45,6 @@ __all__ = [
     "Trainer",
     "Wake",
     "estimate",
+    "preset_named",
     "register_algorithm",
 ]

@@ -68,7 +68,7 @@ def glorot(machine: HelmholtzMachine, generator: Generator | None) -> None:
 
 
 def near_zero(machine: HelmholtzMachine, generator: Generator | None) -> None:
-    """Start with all parameters near 0, as bidirectional machines need."""
+    """Start with weights near 0, as bidirectional machines need, and biases of −1."""
     machine.reset_parameters(bihm=True, generator=generator)
 
 

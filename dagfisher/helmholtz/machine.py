@@ -82,7 +82,8 @@ class HelmholtzMachine(nn.Module):
         Lateral connections start at 0, so that the machine starts as it would without them.
 
         Args:
-            bihm: normal values of deviation 0.001, cut at two deviations, as bidirectional machines need.
+            bihm: weights drawn from a normal distribution of deviation 0.001, cut at two deviations, as bidirectional
+                machines need; the biases are as ever.
             generator: of the draws.
         """
         for layer in [*self.generative_layers(), *self.recognition_layers(), self.prior]:
@@ -92,10 +93,10 @@ class HelmholtzMachine(nn.Module):
                     if isinstance(layer, LateralBernoulliLinear) and name == "weight":
                         parameter.zero_()
                         values = parameter.new_empty(layer.out_features, layer.outside)
-                    if bihm:
-                        nn.init.trunc_normal_(values, std=0.001, a=-0.002, b=0.002, generator=generator)
-                    elif not name.endswith("weight"):
+                    if not name.endswith("weight"):
                         values.fill_(0.0 if isinstance(layer.family, Gaussian) else -1.0)
+                    elif bihm:
+                        nn.init.trunc_normal_(values, std=0.001, a=-0.002, b=0.002, generator=generator)
                     elif values.numel():
                         nn.init.xavier_normal_(values, generator=generator)
                     if values is not parameter:
@@ -218,6 +219,20 @@ class HelmholtzMachine(nn.Module):
         """
         h = self.draw_top(n, generator).states
         return self._descend(len(self.generative), h, means, generator)
+
+    @torch.no_grad()
+    def sample_from(self, top: Tensor, *, means: bool = False, generator: Generator | None = None) -> Tensor:
+        """Dreams of p that begin with these states of the top layer, (n, units), in the machine's states.
+
+        Args:
+            top: the states.
+            means: as of `sample`.
+            generator: of the draws.
+
+        Returns:
+            (n, pixels) in [0, 1].
+        """
+        return self._descend(len(self.generative), top, means, generator)
 
     @torch.no_grad()
     def infer(self, x: Tensor, *, generator: Generator | None = None) -> list[Tensor]:

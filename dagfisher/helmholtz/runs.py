@@ -36,6 +36,8 @@ from .untrained import EXAMPLES, Untrained
 __all__ = ["CHECKPOINT", "CONFIG", "Run", "Stopped", "holds_run", "read_settings"]
 
 CHECKPOINT = "checkpoint.pt"
+DREAMS, FRAMES = 16, 60
+"""Images in each frame of the film of dreams, and the most frames that are kept."""
 _MAY_CHANGE = ("epochs", "checkpoint_every")
 
 
@@ -67,6 +69,8 @@ class Run:
         self.seconds = 0.0
         self.batches = -(-self.description.sizes[0] // settings.batch_size)
         self.untrained: Untrained | None = None
+        self.film: dict[int, Tensor] = {}
+        """Dreams from one fixed noise by the steps done, (16, pixels) of grey values from 0 to 255; at most 60."""
         self._total = torch.zeros((), dtype=torch.float64, device=settings.device)
         self._count = 0
         self._saved = time.monotonic()
@@ -283,6 +287,7 @@ class Run:
             "rows": [dataclasses.asdict(row) for row in self.rows],
             "total": self._total,
             "count": self._count,
+            "film": self.film,
             "untrained": None if self.untrained is None else self.untrained.state_dict(),
         }
         with replacing(self.folder / CHECKPOINT) as file:
@@ -300,6 +305,7 @@ class Run:
             self.rows = [Row(**row) for row in state["rows"]]
             self._total = state["total"].to(self.settings.device)
             self._count = int(state["count"])
+            self.film = dict(state.get("film", {}))
             self.untrained = Untrained.from_state(state.get("untrained"))
         except CheckpointError as error:
             raise CheckpointError(f"{path}: {error}") from None
@@ -361,11 +367,20 @@ class Run:
         self.rows.append(row)
         if self.untrained is not None:
             self.untrained.judge(valid.log_p, train)
+        self._dream()
         self._total.zero_()
         self._count = 0
         self.save()
         if on_row is not None:
             on_row(row)
+
+    def _dream(self) -> None:
+        """Add a frame to the film; where they are too many, every second one goes."""
+        dreams = self.machine.sample(DREAMS, means=True, generator=self.settings.stream("film"))
+        self.film[self.steps] = dreams.clamp(0, 1).mul(255).round().byte().cpu()
+        if len(self.film) > FRAMES:
+            first, *later = self.film
+            self.film = {steps: self.film[steps] for steps in (first, *later[1::2])}
 
     def _settle(self) -> None:
         """Wait for the device, so that the clock tells what was done."""

@@ -23,14 +23,15 @@ from .algorithms import ALGORITHMS, Algorithm, algorithm_named
 from .machine import LATERAL, HelmholtzMachine
 from .regularisers import L1, L2, WARM_UPS, Entropy
 from .schedules import Schedule
-from .train import LR_SCHEDULE, Trainer
+from .train import LR_SCHEDULE, ORDERS, TOGETHER, Trainer
 
 STATES: dict[str, tuple[float, float]] = {"plus-minus": (-1, 1), "zero-one": (0, 1)}
 """The two states of every unit, by name."""
 
 _BARS, _MINI = (6, 1), (100, 50, 20, 10, 10)
 _DEEP = (300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10)
-_FACES = (300, 200, 100, 75, 50, 35, 30, 25, 20, 20)
+FACES = (300, 200, 100, 75, 50, 35, 30, 25, 20, 20)
+"""The hidden layers that were published for faces of 24×24 pixels."""
 LAYERS: dict[str, tuple[int, ...]] = {
     "three-by-three": _BARS,
     "mini-mnist": _MINI,
@@ -177,6 +178,7 @@ class Settings:
     l2: float = setting(0.0, number(0), "L2 penalty on the weights")
     entropy: float = setting(0.0, number(0), "reward for the entropy of the units given their parents")
     warm_up: int = setting(0, number(0, whole=True), "steps until l1, l2 and entropy count in full")
+    warm_up_epochs: float = setting(0.0, number(0), "the same in epochs, in place of steps")
     warm_up_shape: str = setting("linear", one_of(*WARM_UPS), "how: linear, or hyperbolic as the thesis prints")
     momentum: float | str = setting(
         None, _momentum, "of the gradient (none), or natural gradient (auto: as the optimizer's own)"
@@ -186,6 +188,11 @@ class Settings:
     baseline: bool = setting(True, switch, "subtract 1/S from the wake weights of q")
     sleep_steps: int = setting(1, number(1, whole=True), "sleep updates per wake update")
     sleep_scale: float = setting(1.0, number(0, open_low=True), "factor of the sleep gradient")
+    order: str = setting(
+        TOGETHER,
+        one_of(*ORDERS),
+        "together: one step by wake samples and dreams; alternating: a step by wake samples, then one by dreams",
+    )
     seed: int = setting(0, number(0, whole=True, below=2**31), "of all draws and of the initial weights")
     threads: int = setting(None, number(1, whole=True), "CPU threads (all that PyTorch would take)")
     device: str = setting("cpu", _device, "cpu, cuda, cuda:1, …")
@@ -224,6 +231,8 @@ class Settings:
                 "lateral connections are between Bernoulli units, and the pixels of binarisation G are Gaussian; they "
                 "can have lateral recognition alone."
             )
+        if values["warm_up"] and values["warm_up_epochs"]:
+            raise SettingError("warm_up counts steps and warm_up_epochs counts epochs; give one of them.")
         rate = algorithm.lr
         if values["binarisation"] == "G" and not natural:
             rate = _GREY_PLAIN_LR
@@ -275,14 +284,16 @@ class Settings:
         machine = HelmholtzMachine(sizes, states=states, families=families, lateral=self.lateral)
         self.chosen_algorithm.initialise(machine, self.stream("weights", "cpu"))
         machine.to(self.device)
+        warm_up = self.warm_up or round(self.warm_up_epochs * -(-data.sizes[0] // self.batch_size))
         common: dict[str, Any] = {
             "samples": self.samples,
             "seed": self.seed,
             "baseline": self.baseline,
             "sleep_steps": self.sleep_steps,
             "sleep_scale": self.sleep_scale,
+            "order": self.order,
             "regularisers": [
-                kind(strength, self.warm_up, self.warm_up_shape)
+                kind(strength, warm_up, self.warm_up_shape)
                 for kind, strength in ((L1, self.l1), (L2, self.l2), (Entropy, self.entropy))
                 if strength
             ],
@@ -323,7 +334,7 @@ def layers_for(pixels: int) -> tuple[int, ...]:
     Up to 28×28 pixels, the network of the smallest named dataset whose images are at least as large; beyond that, the
     one that was published for faces.
     """
-    return next((layers for most, layers in _LAYERS_UP_TO.items() if pixels <= most), _FACES)
+    return next((layers for most, layers in _LAYERS_UP_TO.items() if pixels <= most), FACES)
 
 
 def _load(values: Mapping[str, Any]) -> datasets.Dataset:

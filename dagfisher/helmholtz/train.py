@@ -30,6 +30,8 @@ from .schedules import Schedule
 
 LR_SCHEDULE = "linear:0:0.5"
 """How the learning rate changes if nobody says so: it falls to 0 over the last half of the epochs."""
+TOGETHER, ALTERNATING = ORDERS = ("together", "alternating")
+"""When dreams teach q: in the step of the wake samples, or in a step of their own that follows it."""
 LIMITS = {"lr": LARGEST_RATE, "damping": LARGEST_RATE, "update_every": 1e9, "samples": 1e6}
 """What a schedule may change, and below which value it must stay."""
 
@@ -50,13 +52,18 @@ class Trainer:
         algorithm: ``"ws"``, ``"rws"``, ``"bihm"``, ``"reinforce"``, ``"nws"``, ``"nrws"``, ``"dnrws"``, ``"nbihm"``,
             ``"nreinforce"``, ``"reinforce-optimal"``, ``"nreinforce-optimal"``, a
             name that was registered, or an :class:`Algorithm`.
-        lr, update_every: of the optimizer; the algorithm's own defaults if not given.
+        lr: of the optimizer; the algorithm's own default if not given.
+        update_every: minibatches that a Fisher is kept, of natural algorithms; if it is not given, the algorithm's own
+            default or the optimizer's rule, which counts the optimizer's steps.
         damping: of natural algorithms; if it is not given, each layer finds its own.
         samples: S, draws of q(h|x) per example; the algorithm's own default if not given.
         seed: of every draw that the trainer makes.
         baseline: subtract the mean weight 1/S from the wake weights of q (no change of expectation, less variance).
         fisher: estimate the Fisher of p from ``"wake"`` samples with their weights, or from ``"dream"`` samples.
         sleep_steps: sleep updates per wake update (sleep-well); each after the first is a step of its own.
+        order: ``"together"``: one step moves p by the wake samples and q by wake samples and dreams; or
+            ``"alternating"``: p and q by the wake samples first, then q by dreams of the p that has moved, which is the
+            order of Algorithm 4 of the thesis.
         sleep_scale: multiplies the sleep gradient (rescaled-sleep).
         regularisers: any of :class:`L1`, :class:`L2` and :class:`Entropy`.
         schedules: how ``"lr"``, ``"damping"``, ``"update_every"`` and ``"samples"`` change during :meth:`fit`; see
@@ -83,6 +90,7 @@ class Trainer:
         fisher: str = "wake",
         sleep_steps: int = 1,
         sleep_scale: float = 1.0,
+        order: str = TOGETHER,
         regularisers: Sequence[Regulariser] = (),
         schedules: Mapping[str, Schedule] | None = None,
         optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
@@ -93,12 +101,13 @@ class Trainer:
         self.processes = launched(process_group)
         self.algorithm = algorithm if isinstance(algorithm, Algorithm) else algorithm_named(algorithm)
         self.samples = self.algorithm.samples if samples is None else samples
-        _check(self.algorithm, self.samples, fisher, sleep_steps, sleep_scale)
+        _check(self.algorithm, self.samples, fisher, sleep_steps, sleep_scale, order)
         self.seed = seed
         self.baseline = baseline
         self.fisher = fisher
         self.sleep_steps = sleep_steps
         self.sleep_scale = sleep_scale
+        self.order = order
         self.generator = PartGenerator(machine.prior.bias.device)
         self.generator.manual_seed(seed)
         self.regularisers = list(regularisers)
@@ -143,10 +152,23 @@ class Trainer:
             [{"params": [(names[p], p) for p in parameters]} for parameters in networks],
             lr=rate,
             damping="auto" if damping is None else damping,
-            update_every=next((k for k in (update_every, chosen.update_every) if k is not None), "auto"),
+            update_every=self._interval(update_every),
             process_group=self.processes.given,
             **{"solver": chosen.solver, **settings},
         )
+
+    def _interval(self, given: int | str | Callable[[int], float] | None) -> Any:
+        """The steps of the optimizer that a Fisher is kept: a number of minibatches times the steps in each.
+
+        So sleep steps of their own use the Fisher of the wake samples before them (Algorithm 4, line 19).
+        """
+        minibatches = next((k for k in (given, self.algorithm.update_every) if k is not None), "auto")
+        return minibatches * (1 + self._sleeps_apart) if isinstance(minibatches, (int, float)) else minibatches
+
+    @property
+    def _sleeps_apart(self) -> int:
+        """The steps after a minibatch's first one, all of them of the sleep phase."""
+        return self.sleep_steps - (self.order == TOGETHER)
 
     def _scheduled_values(self) -> dict[str, list[Any]]:
         """The values that the schedules multiply: one for each param group, and the number of samples."""
@@ -200,7 +222,7 @@ class Trainer:
             for weight, change in changes.items():
                 weight.add_(change)
         self.steps += 1
-        for _ in range(self.sleep_steps - 1):
+        for _ in range(self._sleeps_apart):
             self._sleep_step(state)
         return value
 
@@ -233,7 +255,7 @@ class Trainer:
             step = Step(state, found, self.baseline, self.steps)
             coefficients = self._fitting(self.algorithm.recognition, step, state, "recognition coefficients")
             recognition_terms(self.machine, state, self._share * self._wake_share * coefficients, terms)
-        if self.algorithm.sleeps or self.fisher == "dream":
+        if self.order == TOGETHER and (self.algorithm.sleeps or self.fisher == "dream"):
             self._sleep(state, terms, observe_dreams=self.fisher == "dream")
         for regulariser in self.regularisers:
             if isinstance(regulariser, Entropy):
@@ -392,7 +414,7 @@ class Trainer:
             raise CheckpointError(f"the checkpoint does not fit this trainer: {error}") from None
 
 
-def _check(algorithm: Algorithm, samples: int, fisher: str, sleep_steps: int, sleep_scale: float) -> None:
+def _check(algorithm: Algorithm, samples: int, fisher: str, sleep_steps: int, sleep_scale: float, order: str) -> None:
     """Raise a sentence for the first setting that cannot be."""
     if samples < algorithm.least_samples:
         raise SettingError(f"{algorithm.name} needs at least {algorithm.least_samples} samples, not {samples}.")
@@ -400,5 +422,11 @@ def _check(algorithm: Algorithm, samples: int, fisher: str, sleep_steps: int, sl
         raise SettingError(f"fisher must be 'wake' or 'dream', not {fisher!r}.")
     if sleep_steps < 1 or not sleep_scale > 0:
         raise SettingError("sleep_steps must be at least 1 and sleep_scale positive.")
-    if not algorithm.sleeps and (sleep_steps != 1 or sleep_scale != 1):
-        raise SettingError(f"{algorithm.name} does not sleep; sleep_steps and sleep_scale have no meaning for it.")
+    if order not in ORDERS:
+        raise SettingError(f"order must be one of {', '.join(ORDERS)}, not {order!r}.")
+    if not algorithm.sleeps and (sleep_steps != 1 or sleep_scale != 1 or order != TOGETHER):
+        raise SettingError(
+            f"{algorithm.name} does not sleep; sleep_steps, sleep_scale and order have no meaning for it."
+        )
+    if order == ALTERNATING and fisher == "dream":
+        raise SettingError("order 'alternating' moves p before it dreams; its Fisher must be of wake samples.")

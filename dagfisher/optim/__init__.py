@@ -2,8 +2,8 @@
 
 `optimizer` has the class; `layer` is one declared layer as it trains it; `settings` says every setting once; `groups`
 reads param groups. A step goes through `guards` (nothing that is not finite moves a parameter), `trust` (how far it may
-go) and `updates` (momentum, Adam, decay). `damping` finds the damping, `checkpoint` checks what is loaded, and
-`distributed` joins the statistics of several processes.
+go) and `updates` (momentum, Adam, decay). `damping` finds the damping, `examples` the norms of examples,
+`checkpoint` checks what is loaded, and `distributed` joins the statistics of several processes.
 """
 
 from .optimizer import DAGNaturalGradient

@@ -47,6 +47,11 @@ class LayerMatrix:
         return [p for p in (self._weight, self._bias) if p is not None]
 
     @property
+    def runs(self) -> bool:
+        """Whether it is a module with forward passes, not a declared parameter."""
+        return self._parameter is None
+
+    @property
     def name(self) -> str:
         """The layer's qualified name, in quotes."""
         return self.declaration.name

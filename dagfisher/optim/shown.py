@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from ..declaration import Declaration
+from .examples import ExampleNorms
 from .joining import JoinableOptimizer
 from .layer import TrainedLayer
 from .settings import plain
@@ -16,6 +19,19 @@ class ShownOptimizer(JoinableOptimizer):
     def memory_usage(self) -> dict[str, int]:
         """Bytes that each layer keeps, by its name: its prepared solver and what is staged for the coming step."""
         return {name: layer.nbytes() for name, layer in self.named_layers().items()}
+
+    def example_norms(self, examples: Tensor | None = None) -> ExampleNorms:
+        """A block that finds how long the gradient of each example of a minibatch is, without a pass per example.
+
+        ``with opt.example_norms() as norms:`` run the minibatch and its ``backward()``; afterwards ``norms.gradient``
+        is ‖g_n‖, ``norms.natural`` ‖F̃⁻¹g_n‖ and ``norms.fisher`` √(g_nᵀF̃⁻¹g_n), g_n the gradient of the loss of
+        example n alone. Where examples have weights in the loss, divide by them.
+
+        Args:
+            examples: the number of its example for each sample, 0 to n − 1, where examples have several samples
+                (equally many); a layer that runs once for each example needs none. None: each sample is an example.
+        """
+        return ExampleNorms(self._layers, examples)
 
     def diagnostics(self) -> dict[str, Any]:
         """What the last step did, as plain numbers; reads them from the device.

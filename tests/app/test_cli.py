@@ -53,9 +53,9 @@ def test_every_setting_is_a_flag_and_reaches_the_optimizer() -> None:
     run = Run.open("a")
     group = run.trainer.optimizer.param_groups[0]
     assert {k: group[k] for k in ("lr", "damping", "update_every", "solver", "tolerance", "momentum", "nesterov")} == {
-        "lr": 0, "damping": 0.15, "update_every": 12, "solver": "dense", "tolerance": 0.1, "momentum": 0.5,
+        "lr": 0, "damping": 0.15, "update_every": 24, "solver": "dense", "tolerance": 0.1, "momentum": 0.5,
         "nesterov": True,
-    }  # fmt: skip  # as the schedules leave them after two epochs
+    }  # fmt: skip  # as the schedules leave them after two epochs; K in steps, of which a minibatch has two
     assert group["trust_region"] == 0.2
     assert (run.settings.lr, run.settings.damping, run.settings.update_every) == (0.01, 0.3, 3)
     trainer = run.trainer

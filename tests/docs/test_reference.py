@@ -28,6 +28,7 @@ MODULES = [
     ".helmholtz",
     ".probes",
     ".inspect",
+    ".importance",
     ".search",
     ".datasets",
     ".app",

@@ -80,7 +80,8 @@ MACHINES: dict[str, Callable[[], dict[str, Tensor]]] = {
     # At a rate of 0.1 this bounds the divergence of a step by 0.02.
     "nrws, trust": partial(run, "nrws", lr=0.1, trust_region=0.02 / 0.1**2, window=3, damping=0.1, update_every=2),
     "nrws, dream": partial(run, "nrws", fisher="dream", update_every=3),
-    "nrws, sleep-well": partial(run, "nrws", sleep_steps=3, sleep_scale=2.0, update_every=4, baseline=False),
+    # Version 0.1 counted K in steps, of which a minibatch has three here: 4/3 minibatches are 4 steps.
+    "nrws, sleep-well": partial(run, "nrws", sleep_steps=3, sleep_scale=2.0, update_every=4 / 3, baseline=False),
     "nrws, regularised": partial(run, "nrws", regularisers=_REGULARISERS, update_every=3),
     "nrws, epochs": partial(
         run,

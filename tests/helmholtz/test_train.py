@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from dagfisher import DAGNaturalGradient, datasets
+from dagfisher._draws import PartGenerator
 from dagfisher.errors import CheckpointError, SettingError, ShapeError
 from dagfisher.helmholtz import HelmholtzMachine, Trainer, Wake
 from dagfisher.helmholtz import train as train_module
+from dagfisher.helmholtz.sampling import dream, wake
 
-from .enumeration import tiny_machine
+from .enumeration import log_bernoulli, tiny_machine
 
 X = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
 
@@ -112,6 +114,67 @@ def test_sleep_well_takes_more_steps_of_q_and_one_of_p(algorithm: str) -> None:
         assert not torch.equal(a, c)
 
 
+def test_alternating_moves_q_by_dreams_of_the_p_that_wake_samples_have_moved() -> None:
+    machine, by_hand = tiny_machine((-1.0, 1.0)), tiny_machine((-1.0, 1.0))
+    Trainer(machine, "rws", lr=0.3, samples=4, seed=1, order="alternating", baseline=False).step(X)
+    generator = PartGenerator("cpu")
+    generator.manual_seed(1)
+
+    def descend(loss: Tensor, parameters: list[Tensor]) -> None:
+        slopes = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for p, slope in zip(parameters, slopes, strict=True):
+                p.sub_(0.3 * slope)
+
+    def log_probability(layers: Any, parents: list[Tensor], units: list[Tensor]) -> Tensor:
+        pairs = zip(layers, parents, units, strict=True)
+        return sum((log_bernoulli(u, torch.nn.functional.linear(v, m.weight, m.bias)) for m, v, u in pairs), zero)
+
+    zero = torch.zeros((), dtype=torch.float64)
+    state = wake(by_hand, by_hand.encode(X), 4, generator)
+    x, h = by_hand.encode(X).repeat(4, 1), list(state.hidden)
+    log_q = log_probability(by_hand.recognition, [x, *h[:-1]], h)
+    log_p = log_probability(by_hand.generative, h, [x, *h[:-1]]) + log_bernoulli(h[-1], by_hand.prior.bias)
+    weights = torch.softmax((log_p - log_q).detach().view(4, -1), 0).reshape(-1) / len(X)
+    descend(-(weights * (log_p + 0.5 * log_q)).sum(), list(by_hand.parameters()))
+    path, _ = dream(by_hand, len(x), generator)
+    loss = -0.5 * log_probability(by_hand.recognition, path[:-1], path[1:]).mean()
+    descend(loss, by_hand.recognition_parameters())
+    for a, b in zip(machine.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_alternating_sleeps_with_the_fisher_of_the_wake_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, seen = tiny_machine((-1.0, 1.0)), keep_wake(monkeypatch)
+    start = copy.deepcopy(machine)
+    settings: dict[str, Any] = {"lr": 0.3, "samples": 5, "damping": 0.3, "solver": "dense"}
+    trainer = Trainer(machine, "nrws", **settings, update_every=5, order="alternating")
+    trainer.step(X)
+    layer, before, parents = machine.recognition[1], start.recognition[1], seen[0].hidden[0]
+    u = torch.cat([parents, torch.ones(len(parents), 1, dtype=torch.float64)], 1)
+    rho = torch.sigmoid(u @ torch.cat([before.weight, before.bias[:, None]], 1).T).detach()
+    wanted = torch.einsum("nj,nd,ne->jde", rho * (1 - rho), u, u) / len(u)
+    torch.testing.assert_close(undamped(trainer.optimizer, layer.weight, 0.3), wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("order", "sleep_steps", "steps"), [("together", 1, 1), ("alternating", 1, 2), ("together", 3, 3)]
+)
+def test_a_fisher_is_kept_for_minibatches_however_many_steps_each_has(order: str, sleep_steps: int, steps: int) -> None:
+    machine = tiny_machine((-1.0, 1.0))
+    trainer = Trainer(machine, "nrws", damping=0.3, update_every=7, order=order, sleep_steps=sleep_steps)
+    assert {group["update_every"] for group in trainer.optimizer.param_groups} == {7 * steps}
+
+
+def test_bidirectional_machines_start_with_small_weights_and_biases_of_minus_one() -> None:
+    machine = HelmholtzMachine([12, 8, 4])
+    machine.reset_parameters(bihm=True, generator=torch.Generator().manual_seed(0))
+    weights = torch.cat([m.weight.detach().reshape(-1) for m in [*machine.generative, *machine.recognition]])
+    assert bool((weights.abs() <= 0.002).all()) and 0.0007 < float(weights.std()) < 0.0011
+    for m in [*machine.generative, *machine.recognition, machine.prior]:
+        assert bool((m.bias == -1).all())
+
+
 def test_any_optimizer_can_stand_in() -> None:
     machine = tiny_machine((-1.0, 1.0))
     reference = tiny_machine((-1.0, 1.0))
@@ -182,6 +245,9 @@ def test_impossible_settings_are_refused() -> None:
         ({"algorithm": "bihm", "sleep_steps": 2}, "does not sleep"),
         ({"algorithm": "reinforce", "samples": 1}, "at least 2"),
         ({"algorithm": "nrws", "fisher": "noon"}, "'wake' or 'dream'"),
+        ({"algorithm": "nrws", "order": "random"}, "one of together, alternating"),
+        ({"algorithm": "nbihm", "order": "alternating"}, "does not sleep"),
+        ({"algorithm": "nrws", "order": "alternating", "fisher": "dream"}, "must be of wake samples"),
     ]:
         with pytest.raises(SettingError, match=words):
             Trainer(machine, **settings)
