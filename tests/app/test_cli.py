@@ -16,7 +16,7 @@ import torch
 from dagfisher import plots
 from dagfisher.app import console, demo, main
 from dagfisher.datasets import NAMES
-from dagfisher.helmholtz import ALGORITHMS, PRESETS, L1, L2, Entropy, Run, Settings
+from dagfisher.helmholtz import ALGORITHMS, L1, L2, PRESETS, Entropy, Run, Settings
 from dagfisher.helmholtz.metrics import read_rows
 
 TINY = ["--data=three-by-three", "--layers=6,1", "--batch-size=100", "--samples=4", "--eval-samples=5", "--threads=1"]
