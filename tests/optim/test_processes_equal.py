@@ -137,6 +137,7 @@ CASES: dict[str, Case] = {
     **{f"{s}, mask": Case(masked, {"solver": s, **TIGHT}, weighted=True) for s in SOLVERS},
     **{f"{s}, coupled": Case(coupled, {"solver": s, **TIGHT}, weighted=True, tolerance=1e-8) for s in SOLVERS},
     "by itself": Case(Net, AUTO),
+    "adam of units": Case(Net, {**AUTO, "momentum": 0.0, "betas": (0.9, 0.99), "second_moment": "unit"}),
     "nothing is cut": Case(Net, {"solver": "dense", "update_every": 3}, cut=False),
     "by itself, uneven": Case(Net, AUTO, uneven=(7, 5, 0, 0), weighted=True),
     "wide, by itself": Case(Wide, AUTO, tolerance=1e-7),
