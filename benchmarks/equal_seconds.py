@@ -37,7 +37,7 @@ from dagfisher.datasets import DataError
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = {"quarter": 4, "full": 8, "final": 20}
-QUICK_SECONDS = 0.4
+QUICK_SECONDS = 0.36
 SHARES = (1.0, 0.5, 0.25)
 """Of the budget, for the runs of the natural gradient."""
 
