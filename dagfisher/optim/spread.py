@@ -94,6 +94,8 @@ def applied(given: Sequence[tuple[LayerFisher, Tensor]], processes: Processes) -
         given: the inverse Fisher of each layer, and its gradient.
         processes: that have the same Fishers and gradients; all of them must call this.
     """
+    if processes.size == 1:
+        return [fisher.solve(gradient) for fisher, gradient in given]
     runs = [(fisher, *run) for fisher, gradient in given for run in fisher.runs(gradient)]
     gains = [0.0 if fisher.coupled else _gain(solver, g, processes.size) for fisher, solver, g in runs]
     if sum(gains) <= (rates(runs[0][2].device).message if runs else 0.0):
@@ -121,7 +123,7 @@ def applied(given: Sequence[tuple[LayerFisher, Tensor]], processes: Processes) -
 
 def _gain(solver: Solver, gradient: Tensor, size: int) -> float:
     """Multiply-adds that processes save if each solves its share of the units and receives the others; 0: none."""
-    if size == 1 or solver.by_unit is None or len(gradient) < size:
+    if solver.by_unit is None or len(gradient) < size:
         return 0.0
     sending = rates(gradient.device).sent * gradient.numel() * gradient.element_size()
     return max(0.0, solver.applying(gradient) - sending) * (1 - 1 / size)
