@@ -50,5 +50,25 @@ def test_the_table_of_searches_is_the_one_of_the_kept_results(monkeypatch: pytes
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     benchmark = importlib.import_module("search")
     shown = benchmark.show(benchmark.read(ROOT / "benchmarks" / "results" / "search.jsonl"))
-    page = (ROOT / "docs" / "search.rst").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "black_box.rst").read_text(encoding="utf-8")
     assert "\n".join(f"   {line}" for line in shown.splitlines()) in page
+
+
+def test_the_table_of_second_moments_is_the_one_of_the_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = importlib.import_module("second_moment")
+    lines = benchmark.RESULTS.read_text(encoding="utf-8").splitlines()
+    shown = benchmark.show([json.loads(line) for line in lines])
+    page = (ROOT / "docs" / "steps.rst").read_text(encoding="utf-8")
+    assert "\n".join(f"   {line}" for line in shown.splitlines()) in page
+
+
+def test_the_figures_of_prototypes_are_those_of_the_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = importlib.import_module("prototypes")
+    found = json.loads(benchmark.RESULTS.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "sources.rst").read_text(encoding="utf-8")
+    assert found.keys() == benchmark.PROTOTYPES.keys()
+    for name in ("independent pixels, test log-likelihood", "fully visible, Adam, 5,000 steps of 100"):
+        assert f"     - {found[name].replace('-', '−')}\n" in page
+    assert f"     - {found['fully visible, 50 natural steps of 2,000'].replace('-', '−')}\n" in page

@@ -244,6 +244,8 @@ def _of_run(folder: Path, settings: Settings, rows: Sequence[Row]) -> str:
     if probes.is_file():
         header, *lines = csv.reader(io.StringIO(probes.read_text(encoding="utf-8")))
         parts.append("<h3>Linear probes</h3>" + _table(header, lines))
+        if (picture := probes.with_suffix(".png")).is_file():
+            parts.append(_figure("errors of linear probes, by layer", picture.read_bytes(), "wide"))
     names = ["epoch", "steps", "seconds", "train_log_likelihood", "valid_log_likelihood", "test_log_likelihood"]
     names += ["effective_samples", "lr", "damping", "divergence", "factor"]
     values = [[_cell(getattr(row, name)) for name in names] for row in rows]

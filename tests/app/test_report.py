@@ -21,6 +21,7 @@ from PIL import Image
 from dagfisher.app.cli import main
 from dagfisher.app.report import server, traversal
 from dagfisher.helmholtz import HelmholtzMachine
+from dagfisher.probes import LayerProbe, draw_probes, write_probes
 
 CHROMIUM = shutil.which("chromium")
 
@@ -45,7 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         given += ["--algorithm", algorithm, "--epochs", "2", "--eval-samples", "5", "--out", str(home / name)]
         assert main(["train", *given]) == 0
     torch.set_num_threads(threads)
-    (home / "a" / "probes.csv").write_text("layer,test_error\n0,0.125\n")
+    probes = [LayerProbe(0, 9, 0.1, 0.125, 0.125), LayerProbe(1, 6, 0.05, 0.0625, 0.3125)]
+    write_probes(probes, home / "a" / "probes.csv")
+    draw_probes(probes, home / "a" / "probes.png", title="Linear probes")
     assert main(["report", str(home / "a"), str(home / "b"), "--out", str(home / "report.html")]) == 0
     return home
 
@@ -60,7 +63,10 @@ def test_numbers_are_those_of_metrics_csv(folder: Path) -> None:
             rows = list(csv.DictReader(file))
         assert cells == [row[key] for row in rows for key in header]
         assert len(rows) == 2
-    assert "0.125" in text
+    for cells in (["0", "9", "0.1", "0.125", "0.125"], ["1", "6", "0.05", "0.0625", "0.3125"]):
+        assert "".join(f"<td>{cell}</td>" for cell in cells) in text
+    picture = base64.b64encode((folder / "a" / "probes.png").read_bytes()).decode()
+    assert text.count(picture) == 1
 
 
 def test_it_is_small_and_asks_for_nothing(folder: Path) -> None:
