@@ -1,4 +1,4 @@
-"""Text in columns, and figures with their errors."""
+"""Text in columns, figures with their errors, and counts in the singular or the plural."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ def with_error(value: float, error: float | None, digits: int = 2) -> str:
     """A figure and its standard error, "−12.34 ± 0.05"; the figure alone where there is no error."""
     shown = f"{value:.{digits}f}"
     return shown if error is None or math.isnan(error) else f"{shown} ± {error:.{digits}f}"
+
+
+def counted(number: float, unit: str, form: str = ",.4g") -> str:
+    """A number and its unit, which has an s unless the number, as it is printed, is one: "1 epoch", "2 epochs"."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:{form}}"
+    return f"{shown} {unit}" + ("" if shown.replace(".0", "") == "1" else "s")
+
+
+def explained(columns: dict[str, str]) -> str:
+    """What the columns of a table say: a line for each, the words in a column of their own."""
+    width = max(map(len, columns))
+    return "\n".join(f"{name:<{width}}  {words}".rstrip() for name, words in columns.items())
 
 
 def table(header: list[str], lines: list[list[str]], left: int = 1) -> str:

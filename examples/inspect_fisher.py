@@ -12,7 +12,10 @@ from itertools import chain, repeat
 from pathlib import Path
 
 import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
+import dagfisher
 from dagfisher import datasets, inspect
 from dagfisher.helmholtz import HelmholtzMachine, Trainer
 
@@ -65,6 +68,18 @@ if __name__ == "__main__":
     cosines = inspect.cosines(trainer.optimizer)
     figures["cosines"] = cosines.figure()
     print(f"cosine of natural and plain gradient: {cosines.whole:.2f}")
+
+    top, bottom = images[:, :98], images[:, 98:]
+    half = dagfisher.declare(nn.Linear(98, 98), "bernoulli")  # the lower half of a digit, given the upper
+    opt = dagfisher.DAGNaturalGradient(half.parameters())
+    for _ in range(20):
+        opt.zero_grad()
+        with opt.example_norms() as examples:
+            binary_cross_entropy_with_logits(half(top), bottom, reduction="none").sum(1).mean().backward()
+        opt.step()
+    found = inspect.examples(examples)
+    figures["examples"] = found.figure()
+    print(f"of the examples, {found.ideal['natural']:.0%} would do")
 
     options.out.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():

@@ -107,8 +107,9 @@ if __name__ == "__main__":
     for number, x in zip(range(1, steps + 1), data.batches(B, seed=0, epoch=0)):
         step(opt, 2 * x - 1, given.order)
         falling.step()
-        if number % 100 == 0:
+        if number in (1, 3, 10, 30) or number % 100 == 0:
             with torch.no_grad():
                 _, _, log_p, log_q = wake(2 * data.evaluation("test")[:1000] - 1)
             bound = (torch.logsumexp((log_p - log_q).view(S, -1), 0) - torch.tensor(float(S)).log()).mean()
-            print(f"step {number}  {time.perf_counter() - began:.0f} s  test log p(x) > {bound:.2f} ({S} samples)")
+            spent = time.perf_counter() - began
+            print(f"step {number:3}  {spent:4.1f} s  test log p(x) > {bound:.2f} ({S} samples)", flush=True)

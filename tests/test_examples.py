@@ -36,8 +36,10 @@ def test_nrws_from_scratch_learns(
     order: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(monkeypatch, "nrws_from_scratch.py", "--steps", "100", "--order", order)
-    bound = float(capsys.readouterr().out.split()[-3])
-    assert bound > -42  # an untrained machine is at about −135
+    lines = capsys.readouterr().out.splitlines()
+    assert [int(line.split()[1]) for line in lines] == [1, 3, 10, 30, 100]  # it says something at once
+    bounds = [float(line.split()[-3]) for line in lines]
+    assert bounds[0] < -60 and bounds[-1] > -42  # an untrained machine is at about −135
 
 
 def test_nrws_from_scratch_has_at_most_115_lines_and_uses_public_names_only() -> None:

@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import __version__, datasets
+from .. import __version__
 from .._processes import is_first
 from .._settings import settings_of
 from ..datasets import DataError
 from ..errors import DagFisherError
-from ..helmholtz.algorithms import ALGORITHMS
-from ..helmholtz.presets import listing
 from ..helmholtz.settings import Settings
 from .demo import demo
 from .exits import BAD_INPUT, INTERRUPTED, explain
+from .lists import algorithms, data, presets
 from .looking import HIDDEN, compare, complete, evaluate, probe, reconstruct, sample
 from .progress import told_elsewhere, warn
 from .report import report
@@ -143,9 +142,9 @@ def _parser() -> Parser:
     parsed.add_argument("--live", action="store_true", help="serve the page on this computer and follow the runs")
     parsed.add_argument("--port", type=_count, default=8765, help="of --live (8765)")
 
-    command("data", _data, "List the datasets and where each is found.")
-    command("algorithms", _algorithms, "List the algorithms and their defaults.")
-    parsed = command("presets", _presets, "List published rows: their settings and the figure that was published.")
+    command("data", data, "List the datasets and where each is found.")
+    command("algorithms", algorithms, "List the algorithms and their defaults.")
+    parsed = command("presets", presets, "List published rows: their settings and the figure that was published.")
     parsed.add_argument("part", nargs="?", default="", help="only names with this in them, for example mini-mnist")
     show = command("demo", _demo, "Train a machine with RWS and with NRWS on miniMNIST, in less than 3 minutes.")
     show.add_argument("--out", type=Path, default=Path("runs/demo"), help="a new folder (runs/demo)")
@@ -216,33 +215,6 @@ def _png(text: str) -> Path:
     if not text.lower().endswith(".png"):
         raise argparse.ArgumentTypeError(f"pictures are PNG files; {text!r} must end in .png")
     return Path(text)
-
-
-def _data(options: argparse.Namespace) -> int:
-    lines = []
-    for entry in datasets.available():
-        size = " + ".join(f"{n:,}" for n in entry.sizes)
-        lines.append([entry.name, entry.binarisations, "×".join(map(str, entry.shape)), size, entry.where])
-    widths = [max(len(line[i]) for line in lines) for i in range(4)]
-    for line in lines:
-        print("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[4]]))
-    return 0
-
-
-def _algorithms(options: argparse.Namespace) -> int:
-    width = max(map(len, ALGORITHMS))
-    for algorithm in ALGORITHMS.values():
-        settings = f"lr {algorithm.lr:g}"
-        if algorithm.solver is not None:
-            every = algorithm.update_every
-            settings += f", update every {every}" if every is not None else ""
-        print(f"{algorithm.name:<{width}}  {algorithm.summary} ({settings})")
-    return 0
-
-
-def _presets(options: argparse.Namespace) -> int:
-    print(listing(options.part))
-    return 0
 
 
 def _demo(options: argparse.Namespace) -> int:

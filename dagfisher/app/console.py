@@ -24,6 +24,8 @@ from ..optim import DAGNaturalGradient
 from .progress import Bar, warn
 
 REDRAW_SECONDS = 60.0
+NOTE_SECONDS = 0.5
+"""Between two notes behind the bar, which wait for the device."""
 
 
 def watch(
@@ -59,13 +61,14 @@ def watch(
 
     total = seconds or steps or run.settings.epochs * run.batches
     with stoppable() as stop, Bar(total, run.settings.algorithm, initial=done()) as bar:
-        shown = done()
+        shown, noted = done(), -math.inf
 
         def on_step(run: Run) -> None:
-            nonlocal shown
+            nonlocal shown, noted
             if run.steps % 10 == 0:
-                bar.update(done() - shown, f"epoch {run.steps / run.batches:.2f}")
-                shown = done()
+                due = bar.live and time.monotonic() - noted >= NOTE_SECONDS
+                bar.update(done() - shown, note(run) if due else None)
+                shown, noted = done(), time.monotonic() if due else noted
 
         def on_row(row: Row) -> None:
             nonlocal drawn, warned
@@ -93,6 +96,16 @@ def program() -> str:
         return "dagfisher"
     called = Path(sys.argv[0])
     return shlex.quote(str(called)) if called.stem == "dagfisher" else "python -m dagfisher"
+
+
+def note(run: Run) -> str:
+    """What is shown behind the bar: where the training is, its likelihood since the last row, rate and damping."""
+    parts = [f"epoch {run.steps / run.batches:.2f}"]
+    if (likelihood := run.train_log_likelihood) is not None:
+        parts.append(f"train {likelihood:.2f}")
+    values = run.trainer.optimizer_values()
+    parts += [f"{name} {values[key]:.2g}" for key, name in (("lr", "rate"), ("damping", "damping")) if key in values]
+    return ", ".join(parts)
 
 
 def describe(run: Run, row: Row) -> str:

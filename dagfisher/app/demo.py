@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from .._text import table, with_error
+from .._text import counted, table, with_error
 from ..helmholtz.evaluate import Estimate
 from ..helmholtz.pictures import display, run_curve
 from ..helmholtz.runs import Run
@@ -64,7 +64,7 @@ def demo(out: Path) -> int:
         curves.append(run_curve(name, run.rows))
         finals.append(final.mean)
         data, made, dreams = run.panels()
-        after = f"{name}, {last.seconds:.0f} seconds"
+        after = f"{name}, {counted(last.seconds, 'second', '.0f')}"
         made, dreams = made._replace(title=f"{after}: reconstructions"), dreams._replace(title=f"{after}: dreams")
         panels.append([data, made, dreams])
     label, shape = run.data.label, run.data.shape
@@ -124,25 +124,16 @@ def outcome(curves: Sequence[Curve], finals: Sequence[float]) -> str:
     (best, ahead), (value, behind) = order
     times = [curve.seconds[-1] for _, curve in order]
     fair = "at equal seconds " if max(times) < 1.15 * min(times) else ""
-    figures = f"{best:.2f} after {seconds(times[0])} of training, {value:.2f} after {seconds(times[1])}"
+    after, later = (counted(each, "second", ".0f") for each in times)
+    figures = f"{best:.2f} after {after} of training, {value:.2f} after {later}"
     if best - value < LEVEL:
         text = f"{fair}{ahead.label} and {behind.label} are level: {figures}."
         return text[0].upper() + text[1:]
-    text = f"{fair}{ahead.label} is {counted(best - value, 'nat')} ahead of {behind.label}: {figures}."
+    text = f"{fair}{ahead.label} is {counted(best - value, 'nat', '.1f')} ahead of {behind.label}: {figures}."
     passed = next((s for s, v in zip(ahead.seconds, ahead.values, strict=True) if v >= behind.values[-1]), None)
     if passed is not None and passed < 0.9 * times[1]:
-        text += f" It was there after {seconds(passed)}."
+        text += f" It was there after {counted(passed, 'second', '.0f')}."
     return text[0].upper() + text[1:]
-
-
-def counted(number: float, unit: str) -> str:
-    """A number with one digit behind the point, and its unit in the singular or the plural."""
-    return f"{number:.1f} {unit}" + ("" if f"{number:.1f}" == "1.0" else "s")
-
-
-def seconds(number: float) -> str:
-    """A whole number of seconds."""
-    return f"{number:.0f} second" + ("" if round(number) == 1 else "s")
 
 
 def final_estimate(run: Run, examples: int | None) -> Estimate:

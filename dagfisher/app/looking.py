@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import datasets, probes
-from .._text import table, with_error
+from .._text import counted, table, with_error
 from ..datasets import DataError
 from ..errors import SettingError
 from ..helmholtz.metrics import read_rows
@@ -55,8 +55,8 @@ def evaluate(options: argparse.Namespace) -> int:
         print(json.dumps(result, indent=2))
         return 0
     print(
-        f"{result['algorithm']} on {result['data']}, {options.split}: {examples:,} example{'s' * (examples > 1)}, "
-        f"{options.samples:,} samples each, after {result['epoch']:.4g} epochs"
+        f"{result['algorithm']} on {result['data']}, {options.split}: {counted(examples, 'example')}, "
+        f"{counted(options.samples, 'sample')} each, after {counted(result['epoch'], 'epoch')}"
     )
     print(f"log-likelihood     {found.mean:.4f}")
     error = "unknown" if math.isnan(found.standard_error) else f"{found.standard_error:.4f}"

@@ -1,4 +1,4 @@
-"""A live bar on a terminal, where tqdm is installed; lines of text everywhere."""
+"""A live bar on a terminal or in a notebook, where tqdm is installed; lines of text everywhere."""
 
 from __future__ import annotations
 
@@ -39,13 +39,18 @@ class Bar:
         if not is_first():
             return
         try:
-            from tqdm import tqdm
+            from tqdm.auto import tqdm
         except ImportError:
             return
         shape = "{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} left{postfix}"
         self._bar = tqdm(
             total=total, initial=initial, desc=label, unit=unit, bar_format=shape, disable=None, leave=False
         )
+
+    @property
+    def live(self) -> bool:
+        """Whether someone can see the bar."""
+        return self._bar is not None and not self._bar.disable
 
     def update(self, amount: float = 1, note: str | None = None) -> None:
         """Count so much more, and show a note behind the bar."""
@@ -63,11 +68,10 @@ class Bar:
         self._above(lambda: warn(text))
 
     def _above(self, show: Callable[[], None]) -> None:
-        live = self._bar is not None and not self._bar.disable
-        if live:
+        if self.live:
             self._bar.clear()
         show()
-        if live:
+        if self.live:
             self._bar.refresh()
 
     def __enter__(self) -> Bar:

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import csv
 import html
 import io
 import itertools
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
+from .. import __version__
 from .._files import replacing
-from .._text import with_error
+from .._settings import settings_of
+from .._text import counted, with_error
 from ..datasets import DataError
 from ..errors import DagFisherError, SettingError
 from ..families import Bernoulli
 from ..helmholtz.machine import HelmholtzMachine
-from ..helmholtz.metrics import Row, read_rows
+from ..helmholtz.metrics import METRICS, Row, read_rows
 from ..helmholtz.pictures import display
 from ..helmholtz.runs import CHECKPOINT, Run, holds_run, read_settings
 from ..helmholtz.settings import Settings
 from ..inspect import spectrum
 from ..optim import DAGNaturalGradient
-from ..plots import COLOURS, require_matplotlib, tile
+from ..plots import require_matplotlib
 from .console import program
+from .markup import STYLE, animation, chart, colour, exact, figure, picture, png_of, table
 from .progress import show
 from .sweep import grid_of, place, runs_of
 
@@ -39,29 +41,25 @@ CHAPTERS = 8
 """At most so many runs have pictures and tables of their own."""
 IMAGES = 16
 """In each picture of reconstructions."""
-CURVES: dict[str, Callable[[Row], float | None]] = {
-    "test log-likelihood (nats)": lambda row: row.test_log_likelihood,
-    "exact KL from the data (nats)": lambda row: row.kl,
-    "learning rate": lambda row: row.lr,
-    "damping α": lambda row: row.damping,
-    "effective samples": lambda row: row.effective_samples,
-    "KL of a step (nats)": lambda row: row.divergence,
-    "steps shortened to": lambda row: row.factor,
-}
-STYLE = """
-:root { color-scheme: light dark; --ink: #222; --paper: #fff; --faint: #ddd }
-@media (prefers-color-scheme: dark) { :root { --ink: #ddd; --paper: #16181c; --faint: #3a3d44 } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-  max-width: 70rem; padding: 0 1rem 3rem }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: 1rem }
-figure { margin: 0 } figcaption { font-weight: 600 } svg, img { width: 100%; height: auto }
-img { background: #fff } img.tiles { image-rendering: pixelated; max-width: 24rem }
-.scroll { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid var(--faint); white-space: nowrap }
-th:first-child, td:first-child { text-align: left } code, pre { white-space: pre-wrap; overflow-wrap: anywhere }
-svg text { fill: var(--ink); font-size: 11px }
-.key { display: inline-block; width: 1em; height: .6em; margin-right: .4em }
-"""
+
+
+class Quantity(NamedTuple):
+    """A column of metrics.csv that is drawn."""
+
+    column: str
+    title: str
+    note: str
+
+
+CURVES = (
+    Quantity("test_log_likelihood", "test log-likelihood (nats)", "higher is better"),
+    Quantity("kl", "exact KL from the data (nats)", "lower is better"),
+    Quantity("lr", "learning rate", ""),
+    Quantity("damping", "damping α", "the geometric mean over the layers"),
+    Quantity("effective_samples", "effective samples", "how many of the evaluation's samples count"),
+    Quantity("divergence", "KL of a step (nats)", "how far the last step before the row moved the machine"),
+    Quantity("factor", "trust region", "what it shortened that step to; 1: not at all"),
+)
 
 
 def report(options: argparse.Namespace) -> int:
@@ -81,12 +79,21 @@ def report(options: argparse.Namespace) -> int:
 
 
 def server(folders: Sequence[Path], port: int = 0) -> ThreadingHTTPServer:
-    """A server on this computer alone that makes the page anew for each request."""
+    """A server on this computer alone that makes the page anew whenever the runs have changed."""
+    made: dict[Any, bytes] = {}
+
+    def current() -> bytes:
+        files = [folder / name for folder in expanded(folders) for name in (METRICS, CHECKPOINT)]
+        state = tuple((file, file.stat().st_mtime_ns) for file in files if file.exists())
+        if state not in made:
+            made.clear()
+            made[state] = page(folders, refresh=10).encode()
+        return made[state]
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = self.path == "/"
-            body = page(folders, refresh=10).encode() if found else b"not found"
+            body = current() if found else b"not found"
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
@@ -120,6 +127,7 @@ def page(folders: Sequence[Path], *, refresh: int | None = None) -> str:
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">{again}'
     icon = '<link rel="icon" href="data:,">'
     head += f"{icon}<title>dagfisher: {title}</title><style>{STYLE}</style>"
+    parts.append(f"<p><small>dagfisher {__version__}</small></p>")
     return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body><h1>{title}</h1>{"".join(parts)}</body></html>\n'
 
 
@@ -169,67 +177,33 @@ def _heat_map(folder: Path, grid: dict[str, list[str]]) -> str:
 
 
 def _overview(runs: Sequence[tuple[Path, Settings, list[Row]]]) -> str:
-    header = ["run", "algorithm", "data", "epochs", "steps", "seconds", "test log-likelihood", "valid"]
+    header = ["run", "algorithm", "test log-likelihood", "valid", "seconds", "epochs", "steps", "data"]
     lines = []
     for i, (folder, settings, rows) in enumerate(runs):
-        key = f'<span class="key" style="background:{COLOURS[i % len(COLOURS)]}"></span>'
+        key = f'<span class="key" style="background:{colour(i)}"></span>'
         cells = [f"{key}{html.escape(str(folder))}", display(settings.algorithm)]
         if rows:
             last = rows[-1]
-            cells += [last.data, f"{last.epoch:.4g}", f"{last.steps}", f"{last.seconds:.1f}"]
             cells += [with_error(last.test_log_likelihood, last.test_standard_error)]
             cells += [with_error(last.valid_log_likelihood, last.valid_standard_error)]
+            cells += [f"{last.seconds:.1f}", f"{last.epoch:.4g}", f"{last.steps:,}", html.escape(last.data)]
         lines.append(cells + [""] * (len(header) - len(cells)))
-    return _table(header, lines)
-
-
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table whose cells are HTML."""
-    top = "".join(f"<th>{cell}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in lines)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    words = "Nats, ± standard error over the images; higher is better. Seconds are those of training alone."
+    return f"{table(header, lines)}<p>{words}</p>"
 
 
 def _curves(runs: Sequence[tuple[Path, Settings, list[Row]]]) -> list[str]:
     found = []
-    for i, (quantity, value) in enumerate(CURVES.items()):
+    for i, (column, title, note) in enumerate(CURVES):
         for along in ("epochs", "seconds") if i == 0 else ("epochs",):
             lines = []
             for _, _, rows in runs:
                 x = [row.epoch if along == "epochs" else row.seconds for row in rows]
-                lines.append([(a, y) for a, row in zip(x, rows, strict=True) if (y := value(row)) is not None])
+                values = [getattr(row, column) for row in rows]
+                lines.append([(a, y) for a, y in zip(x, values, strict=True) if y is not None])
             if any(lines):
-                label = f"{html.escape(quantity)} against {along}"
-                found.append(f"<figure><figcaption>{label}</figcaption>{_svg(lines, label)}</figure>")
+                found.append(figure(title, chart(lines, f"{title} against {along}", along), note))
     return found
-
-
-def _svg(lines: Sequence[Sequence[tuple[float, float]]], label: str) -> str:
-    """Lines in a frame, as SVG that takes its ink from the page."""
-    points = [point for line in lines for point in line]
-    right = max(x for x, _ in points) or 1.0
-    low, high = min(y for _, y in points), max(y for _, y in points)
-    margin = 0.05 * (high - low) or abs(high) * 0.05 or 1.0
-    low, high = low - margin, high + margin
-
-    def place(x: float, y: float) -> str:
-        return f"{62 + 318 * x / right:.1f},{190 - 175 * (y - low) / (high - low):.1f}"
-
-    marks = []
-    for k in range(5):
-        y, x = low + (high - low) * k / 4, right * k / 4
-        height, across = 190 - 175 * k / 4, 62 + 318 * k / 4
-        marks.append(f'<path d="M62 {height:.1f}H380" stroke="var(--faint)"/>')
-        marks.append(f'<text x="57" y="{height + 4:.1f}" text-anchor="end">{y:.4g}</text>')
-        marks.append(f'<text x="{across:.1f}" y="206" text-anchor="middle">{x:.4g}</text>')
-    for i, line in enumerate(lines):
-        colour = COLOURS[i % len(COLOURS)]
-        joined = " ".join(place(x, y) for x, y in line)
-        marks.append(f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        if len(line) <= 60:
-            ends = (place(x, y).split(",") for x, y in line)
-            marks += [f'<circle cx="{x}" cy="{y}" r="2.5" fill="{colour}"/>' for x, y in ends]
-    return f'<svg viewBox="0 0 400 212" role="img" aria-label="{label}">{"".join(marks)}</svg>'
 
 
 def _of_run(folder: Path, settings: Settings, rows: Sequence[Row]) -> str:
@@ -243,48 +217,68 @@ def _of_run(folder: Path, settings: Settings, rows: Sequence[Row]) -> str:
     probes = folder / "probes.csv"
     if probes.is_file():
         header, *lines = csv.reader(io.StringIO(probes.read_text(encoding="utf-8")))
-        parts.append("<h3>Linear probes</h3>" + _table(header, lines))
-        if (picture := probes.with_suffix(".png")).is_file():
-            parts.append(_figure("errors of linear probes, by layer", picture.read_bytes(), "wide"))
-    names = ["epoch", "steps", "seconds", "train_log_likelihood", "valid_log_likelihood", "test_log_likelihood"]
-    names += ["effective_samples", "lr", "damping", "divergence", "factor"]
-    values = [[_cell(getattr(row, name)) for name in names] for row in rows]
-    parts.append("<details open><summary>metrics.csv</summary>" + _table(names, values) + "</details>")
+        shown = [[exact(float(cell)) if "." in cell else cell for cell in line] for line in lines]
+        parts.append("<h3>Linear probes</h3>" + table([name.replace("_", " ") for name in header], shown))
+        parts.append("<p>The share of images that a linear classifier of each layer gets wrong; layer 0: pixels.</p>")
+        if (drawn := probes.with_suffix(".png")).is_file():
+            parts.append(picture("errors of linear probes, by layer", drawn.read_bytes(), kind="wide"))
+    values = [[exact(getattr(row, name)) for name in COLUMNS] for row in rows]
+    parts.append("<details open><summary>metrics.csv</summary>" + table(COLUMNS, values) + "</details>")
     lines = [[html.escape(name), html.escape(str(value))] for name, value in settings.as_dict().items()]
-    parts.append("<details><summary>settings</summary>" + _table(["setting", "value"], lines) + "</details>")
+    parts.append("<details><summary>settings</summary>" + table(["setting", "value"], lines) + "</details>")
     place = shlex.quote(str(folder))
-    commands = [f"train --resume --out {place}", f"evaluate {place} --samples 10000", f"probe {place}"]
-    text = "\n".join(f"{program()} {command}" for command in commands)
-    return "".join([*parts, f"<h3>Go on</h3><pre>{html.escape(text)}</pre>"])
+    onward = [f"train --resume --out {place}", f"evaluate {place} --samples 10000", f"probe {place}"]
+    for title, commands in (("The same again", [remade(settings, "runs/again")]), ("Go on", onward)):
+        text = "\n".join(f"{program()} {command}" for command in commands)
+        parts.append(f"<h3>{title}</h3><pre>{html.escape(text)}</pre>")
+    return "".join(parts)
 
 
-def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value!r}"
+COLUMNS = ["epoch", "steps", "seconds", "train_log_likelihood", "valid_log_likelihood", "test_log_likelihood"]
+COLUMNS += ["effective_samples", "lr", "damping", "divergence", "factor"]
+"""Of metrics.csv, those that the page shows."""
+
+
+def remade(settings: Settings, out: str) -> str:
+    """The command that would start a run with these settings anew: data, algorithm, and what is not their default."""
+    chosen = {"data": settings.data, "binarisation": settings.binarisation, "algorithm": settings.algorithm}
+    usual, own = (each.as_dict() for each in (Settings.resolve(**chosen, layers=settings.layers), settings))
+    words = ["train", "--out", out]
+    for setting in settings_of(Settings):
+        value, flag = own[setting.name], "--" + setting.name.replace("_", "-")
+        if value == usual[setting.name] and setting.name not in (*chosen, "layers"):
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        else:
+            words += [flag, ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+    return shlex.join(words)
 
 
 def _pictures(run: Run) -> list[str]:
     machine, shape = run.machine, run.description.shape
     found = []
 
-    def add(title: str, images: Tensor) -> None:
-        found.append(_figure(title, _png_of(images, shape), "tiles"))
+    def add(title: str, images: Tensor, note: str = "") -> None:
+        found.append(picture(title, png_of(images, shape), note))
 
     if len(run.film) > 1:
-        title = f"dreams from one noise, while it trained ({len(run.film)} frames)"
-        found.append(_figure(title, _animation(list(run.film.values()), shape), "tiles"))
-    add("dreams", machine.sample(64, means=True, generator=Generator().manual_seed(0)))
+        film = animation(list(run.film.values()), shape)
+        found.append(picture("dreams while it trained", film, f"{len(run.film)} frames, all from the same noise"))
+    add("dreams now", machine.sample(64, means=True, generator=Generator().manual_seed(0)))
     x = run.data.evaluation("test")[:IMAGES]
     add("test images", x)
     for depth in range(1, len(machine.recognition) + 1):
         again = machine.reconstruct(x, depth=depth, generator=Generator().manual_seed(0))
-        add(f"reconstructed from layer {depth}", again)
+        add(f"reconstructed from layer {depth}", again, f"{counted(machine.sizes[depth], 'unit')}")
     if isinstance(machine.prior.family, Bernoulli):
-        add("a dream, and with each top unit flipped", traversal(machine))
+        add("top units flipped", traversal(machine), "a dream, then the same with each top unit flipped in turn")
     optimizer = run.trainer.optimizer
     if isinstance(optimizer, DAGNaturalGradient) and run.trainer.steps:
         file = io.BytesIO()
-        spectrum(optimizer).figure().savefig(file, format="png", dpi=75)
-        found.append(_figure("eigenvalues of the Fisher blocks, by layer", file.getvalue(), "wide"))
+        spectrum(optimizer).figure().savefig(file, format="png", dpi=90)
+        note = "what is above the damping, the dashed line, follows the natural gradient"
+        found.append(picture("eigenvalues of the Fisher blocks, by layer", file.getvalue(), note, "wide"))
     return found
 
 
@@ -299,30 +293,3 @@ def traversal(machine: HelmholtzMachine, seed: int = 0) -> Tensor:
         states[j + 1, j] = both - states[j + 1, j]
     rows = [machine.sample_from(row[None], means=True, generator=Generator().manual_seed(seed)) for row in states]
     return torch.cat(rows)
-
-
-def _png_of(images: Tensor, shape: tuple[int, int]) -> bytes:
-    from matplotlib import image
-
-    file = io.BytesIO()
-    image.imsave(file, tile(images, shape)[::3, ::3], cmap="Greys", vmin=0, vmax=1, format="png")
-    return file.getvalue()
-
-
-def _animation(frames: Sequence[Tensor], shape: tuple[int, int]) -> bytes:
-    """Frames of images, each (n, pixels) of grey values to 255, as a PNG that moves; the last one stays longest."""
-    from PIL import Image
-
-    first, *later = [
-        Image.fromarray((255 * (1 - tile(x / 255, shape)[::3, ::3])).round().astype("uint8")) for x in frames
-    ]
-    file = io.BytesIO()
-    length = [max(80, 6000 // len(frames))] * len(later) + [2500]
-    first.save(file, format="PNG", save_all=True, append_images=later, duration=length, loop=0)
-    return file.getvalue()
-
-
-def _figure(title: str, png: bytes, kind: str) -> str:
-    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-    title = html.escape(title)
-    return f'<figure><figcaption>{title}</figcaption><img class="{kind}" alt="{title}" src="{source}"></figure>'

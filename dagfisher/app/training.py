@@ -11,6 +11,7 @@ from typing import Any
 
 from .._processes import is_restarted, launched
 from .._settings import settings_of
+from .._text import counted
 from ..datasets import DataError
 from ..errors import MissingExtraError, SettingError
 from ..helmholtz.presets import preset_named
@@ -38,7 +39,7 @@ def train(options: argparse.Namespace) -> int:
     else:
         run = Run.create(out, processes.together(lambda: Settings.resolve(**given)))
     if run.finished:
-        show(f"{out} has done its {run.settings.epochs} epochs; give more --epochs to go on.")
+        show(f"{out} has done its {counted(run.settings.epochs, 'epoch')}; give more --epochs to go on.")
         return 0
     again = f"{program()} train --resume --out {shlex.quote(str(out))}"
     try:

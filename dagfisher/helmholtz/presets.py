@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .._text import table
+from .._text import explained, table
 from ..errors import SettingError
 from .algorithms import algorithm_named
 from .settings import FACES, LAYERS
@@ -65,17 +65,19 @@ def listing(part: str = "") -> str:
     if not lines:
         raise SettingError(f"no preset has {part!r} in its name; `dagfisher presets` lists all.")
     heads = ["preset", "data", "algorithm", "rate", "damping", "K", "epochs", "published", "source"]
-    return "\n".join(
-        [
-            table(heads, lines, left=3),
-            "",
-            "data       the images and how they become pixels: B rounded, C drawn anew at each step, F drawn once",
-            "rate       the learning rate, constant; K: the steps that a Fisher is kept",
-            "epochs     as many as the source trained for, or its budget",
-            "published  test log-likelihood in nats, 10,000 samples; higher is better. Yours, after the training:",
-            "           dagfisher evaluate RUN --samples 10000",
-        ]
-    )
+    columns = {
+        "preset": "its name, for dagfisher train --preset NAME",
+        "data": "the images and how they become pixels: B rounded, C drawn anew at each step, F drawn once",
+        "algorithm": "those that `dagfisher algorithms` lists",
+        "rate": "the learning rate, constant",
+        "damping": "α, of natural algorithms",
+        "K": "the minibatches that a Fisher matrix is kept, of natural algorithms",
+        "epochs": "as many as the source trained for, or its budget",
+        "published": "test log-likelihood in nats, 10,000 samples; higher is better. For yours, after the training:",
+        "": "dagfisher evaluate RUN --samples 10000",
+        "source": "where it is printed",
+    }
+    return f"{table(heads, lines, left=3)}\n\n{explained(columns)}"
 
 
 _PRINTED: dict[str, Any] = {

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from .._files import replacing
 from .._processes import launched
+from .._text import counted
 from ..datasets import Dataset, Description, Split
 from ..errors import CheckpointError, DagFisherError, NonFiniteError, SettingError, ShapeError
 from ..plots import Panel
@@ -117,7 +118,7 @@ class Run:
         run._load()
         if run.steps > run.settings.epochs * run.batches:
             raise SettingError(
-                f"{folder} has already done {run.steps / run.batches:.4g} epochs; give at least as many."
+                f"{folder} has already done {counted(run.steps / run.batches, 'epoch')}; give at least as many."
             )
         return run
 
@@ -158,6 +159,11 @@ class Run:
     def steps(self) -> int:
         """Minibatches done."""
         return self.trainer.epoch * self.batches + self.trainer.batch
+
+    @property
+    def train_log_likelihood(self) -> float | None:
+        """The mean over the steps since the last row, while the machine was learning; None if there was no step."""
+        return float(self._total) / self._count if self._count else None
 
     @property
     def finished(self) -> bool:
@@ -348,7 +354,8 @@ class Run:
         self._settle()
         self._require_finite()
         valid, test = self.estimate("valid"), self.estimate("test")
-        train = float(self._total) / self._count
+        train = self.train_log_likelihood
+        assert train is not None
         row = Row(
             data=self.data.label,
             epoch=self.steps / self.batches,

@@ -28,7 +28,7 @@ from .train import LR_SCHEDULE, ORDERS, TOGETHER, Trainer
 STATES: dict[str, tuple[float, float]] = {"plus-minus": (-1, 1), "zero-one": (0, 1)}
 """The two states of every unit, by name."""
 
-_BARS, _MINI = (6, 1), (100, 50, 20, 10, 10)
+_BARS, _MINI = (12, 6), (100, 50, 20, 10, 10)
 _DEEP = (300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10)
 FACES = (300, 200, 100, 75, 50, 35, 30, 25, 20, 20)
 """The hidden layers that were published for faces of 24×24 pixels."""
@@ -152,7 +152,7 @@ class Settings:
         "whose units see those before them in their layer: generative, recognition or both (none)",
     )
     epochs: int = setting(20, number(1, whole=True), "epochs in all")
-    batch_size: int = setting(None, number(1, whole=True), "examples in a minibatch (natural algorithms 100, plain 32)")
+    batch_size: int = setting(None, number(1, whole=True), "examples in a minibatch (natural algorithms 200, plain 32)")
     samples: int = setting(None, number(1, whole=True), "draws of q(h|x) per example (natural algorithms 5, plain 10)")
     lr: float = setting(
         None,

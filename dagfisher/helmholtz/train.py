@@ -12,6 +12,7 @@ from torch import Tensor
 from .._draws import Part, PartGenerator
 from .._processes import launched
 from .._settings import LARGEST_RATE
+from .._text import counted
 from ..datasets import Dataset
 from ..errors import CheckpointError, SettingError, ShapeError
 from ..optim import DAGNaturalGradient
@@ -417,7 +418,8 @@ class Trainer:
 def _check(algorithm: Algorithm, samples: int, fisher: str, sleep_steps: int, sleep_scale: float, order: str) -> None:
     """Raise a sentence for the first setting that cannot be."""
     if samples < algorithm.least_samples:
-        raise SettingError(f"{algorithm.name} needs at least {algorithm.least_samples} samples, not {samples}.")
+        least = counted(algorithm.least_samples, "sample")
+        raise SettingError(f"{algorithm.name} needs at least {least}, not {samples}.")
     if fisher not in ("wake", "dream"):
         raise SettingError(f"fisher must be 'wake' or 'dream', not {fisher!r}.")
     if sleep_steps < 1 or not sleep_scale > 0:

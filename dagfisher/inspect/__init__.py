@@ -3,13 +3,13 @@
 `spectrum` shows the eigenvalues of each layer beside its damping, `staleness` how fast a Fisher matrix that is reused
 goes out of date, `structure` the whole Fisher matrix of a small model with its zeros, `cosines` how far natural and
 plain gradients point apart, `saturation` the units that no longer learn, `examples` how unequal the gradients of
-examples are, and `follow` what each step does. Each gives a frozen dataclass of numbers whose ``figure()`` draws them
-with matplotlib. Nothing here changes a model or an optimizer.
+examples are, and `follow` what each step does, for any logger (`scalars` for TensorBoard). Each gives a frozen
+dataclass of numbers whose ``figure()`` draws them with matplotlib. Nothing here changes a model or an optimizer.
 """
 
 from .cosines import Cosines, cosines
 from .examples import Examples, examples
-from .following import Follower, Trace, follow, numbers
+from .following import Follower, Trace, follow, numbers, scalars
 from .saturation import LayerSaturation, Saturation, saturation
 from .spectrum import LayerSpectrum, Spectrum, spectrum
 from .staleness import AGES, Staleness, staleness
@@ -33,6 +33,7 @@ __all__ = [
     "follow",
     "numbers",
     "saturation",
+    "scalars",
     "spectrum",
     "staleness",
     "structure",

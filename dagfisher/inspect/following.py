@@ -19,7 +19,8 @@ PANELS = {"lr": "learning rate", "damping": "damping α", "divergence": "KL of a
 def numbers(opt: DAGNaturalGradient) -> dict[str, float]:
     """The numbers among :meth:`~dagfisher.DAGNaturalGradient.diagnostics`, each with a name of its own.
 
-    For example ``{"step": 12, "lr/group 0": 0.002, "damping/fc1": 0.1}``; what is not known yet is left out.
+    For example ``{"step": 12, "lr/group 0": 0.002, "damping/group 0": 0.1, "damping/fc1": 0.1}``; what is
+    not known yet is left out.
     """
     found = opt.diagnostics()
     flat: dict[str, float] = {"step": found["step"]}
@@ -37,7 +38,7 @@ class Trace:
     rows: tuple[Mapping[str, float], ...]
 
     def figure(self) -> Any:
-        """A matplotlib figure: learning rate, damping of each layer, KL of each step, and how far it was shortened."""
+        """A matplotlib figure: rate, damping of each group and layer, KL of each step, and how far it was shortened."""
         figure = blank(12, 6.5)
         for axes, (prefix, label) in zip(figure.subplots(2, 2).flatten(), PANELS.items(), strict=True):
             names = dict.fromkeys(name for row in self.rows for name in row if name.startswith(f"{prefix}/"))
@@ -46,6 +47,8 @@ class Trace:
                 values = [row[name] for row in self.rows if name in row]
                 style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "linewidth": 1.5}
                 style["linestyle"] = ("-", "--", ":")[i // len(COLOURS) % 3]
+                if prefix == "damping" and name.startswith("damping/group "):
+                    style = {"color": INK, "linewidth": 3, "linestyle": ("-", "--", ":")[i % 3], "alpha": 0.5}
                 axes.plot(along, values, label=name.partition("/")[2], **style)
             if not names:
                 axes.text(0.5, 0.5, "no trust region", ha="center", color=INK, transform=axes.transAxes)
@@ -103,3 +106,18 @@ def follow(
     if not isinstance(every, int) or every < 1:
         raise SettingError(f"every must be a whole number of at least 1, not {every!r}.")
     return Follower(opt, send, every)
+
+
+def scalars(writer: Any) -> Callable[[dict[str, float]], None]:
+    """A function for `follow` that sends its numbers to TensorBoard.
+
+    Args:
+        writer: a ``torch.utils.tensorboard.SummaryWriter``, or anything else with ``add_scalar(name, value, step)``.
+    """
+
+    def send(row: dict[str, float]) -> None:
+        for name, value in row.items():
+            if name != "step":
+                writer.add_scalar(name, value, int(row["step"]))
+
+    return send

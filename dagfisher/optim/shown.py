@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -37,14 +38,17 @@ class ShownOptimizer(JoinableOptimizer):
         """What the last step did, as plain numbers; reads them from the device.
 
         Returns:
-            ``step``: the steps taken; ``groups``: for each param group its ``lr``, and, with a trust region, the
-            ``divergence`` of the last step in nats (to second order), the ``factor`` it was shortened by (1: not at
-            all), and how many steps were ``shortened`` so far; ``layers``: for each layer by name its ``damping``,
-            ``solver``, the step at which it was ``refreshed``, ``ratio``, the curvature that fresh samples found at
-            that refresh over the predicted one (None if the damping is given), and ``failures``, refreshes in a row
-            whose blocks could not be inverted.
+            ``step``: the steps taken; ``groups``: for each param group its ``lr``, its ``damping``, which is the
+            geometric mean over its layers (once one has a Fisher), and, with a trust region, the ``divergence`` of the
+            last step in nats (to second order), the ``factor`` it was shortened by (1: not at all), and how many steps
+            were ``shortened`` so far; ``layers``: for each layer by name its ``damping``, ``solver``, the step at which
+            it was ``refreshed``, ``ratio``, the curvature that fresh samples found at that refresh over the predicted
+            one (None if the damping is given), and ``failures``, refreshes in a row whose blocks could not be inverted.
         """
-        groups = [{"lr": plain(group["lr"]), **self._regions.described(group)} for group in self.param_groups]
+        groups = [
+            {"lr": plain(group["lr"]), **self._damping_of(group), **self._regions.described(group)}
+            for group in self.param_groups
+        ]
         layers = {
             name: {
                 "damping": None if layer.fisher is None else layer.fisher.damping,
@@ -56,6 +60,13 @@ class ShownOptimizer(JoinableOptimizer):
             for name, layer in self.named_layers().items()
         }
         return {"step": self._step, "groups": groups, "layers": layers}
+
+    def _damping_of(self, group: dict[str, Any]) -> dict[str, float]:
+        """The geometric mean of the dampings of a group's layers; nothing if none has a Fisher yet."""
+        found = [layer.fisher.damping for layer in self._layers if layer.group is group and layer.fisher is not None]
+        if not found:
+            return {}
+        return {"damping": math.exp(sum(map(math.log, found)) / len(found)) if min(found) else 0.0}
 
     def communication(self) -> dict[str, Any]:
         """What this process last received from the others, gradients that DistributedDataParallel averages left out.

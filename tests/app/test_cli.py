@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ import torch
 from dagfisher import plots
 from dagfisher.app import console, demo, main
 from dagfisher.datasets import NAMES
-from dagfisher.helmholtz import ALGORITHMS, L1, L2, Entropy, Run, Settings
+from dagfisher.helmholtz import ALGORITHMS, L1, L2, PRESETS, Entropy, Run, Settings
 from dagfisher.helmholtz.metrics import read_rows
 
 TINY = ["--data=three-by-three", "--layers=6,1", "--batch-size=100", "--samples=4", "--eval-samples=5", "--threads=1"]
@@ -154,10 +156,46 @@ def test_sample_reconstruct_and_compare_write_pictures(capsys: pytest.CaptureFix
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data"]) == 0
-    assert main(["algorithms"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [*NAMES, *ALGORITHMS]
+    for command, names in (("data", list(NAMES)), ("algorithms", list(ALGORITHMS)), ("presets", list(PRESETS))):
+        assert main([command]) == 0
+        header, _, *lines = capsys.readouterr().out.splitlines()
+        end = lines.index("")
+        assert [line.split()[0] for line in lines[:end]] == names
+        columns = [line[: line.index("  ")] for line in lines[end + 1 :] if not line.startswith(" ")]
+        expected = [column for column in re.split("  +", header) if column != "what it does"]
+        assert columns == expected  # each column is explained
+
+
+def test_three_by_three_is_learned_by_its_default_layers() -> None:
+    assert main(["train", "--data=three-by-three", "--threads=1", "--eval-samples=5", "--out=a"]) == 0
+    last = read_rows(Path("a"))[-1]
+    assert last.kl is not None and last.kl < 0.03  # nats; layers 6-1 are left with 0.16 to 0.19
+
+
+def test_the_bar_shows_likelihood_rate_and_damping(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(console.Bar, "live", True)
+    monkeypatch.setattr(console.Bar, "update", lambda self, amount, note=None: notes.append(note))
+    monkeypatch.setattr(console, "NOTE_SECONDS", 0.0)
+    assert train("a", "--algorithm=nrws", "--lr=0.125", "--lr-schedule=constant", "--damping=0.5") == 0
+    assert notes[0].startswith("epoch 0.56, train -") and notes[0].endswith(", rate 0.12, damping 0.5")
+    assert train("b", "--algorithm=rws", "--lr=0.125", "--lr-schedule=constant") == 0
+    assert notes[-1].endswith(", rate 0.12")
+    likelihood = float(notes[-1].split("train ")[1].split(",")[0])
+    assert likelihood == pytest.approx(read_rows(Path("b"))[-1].train_log_likelihood, abs=1.5)
+
+
+def test_nobody_reads_the_device_for_a_bar_that_nobody_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "note", lambda run: pytest.fail("a note was made"))
+    assert train("a") == 0  # standard error is not a terminal here
+
+
+def test_the_bar_is_the_one_of_notebooks_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr("tqdm.auto.tqdm", lambda **given: made.append(given) or SimpleNamespace(close=lambda: None))
+    with console.Bar(3, "here"):
+        pass
+    assert made[0]["total"] == 3
 
 
 def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,7 +267,7 @@ def test_runs_on_different_data_are_not_compared(capsys: pytest.CaptureFixture[s
 def test_without_tqdm_and_matplotlib_training_works_and_pictures_say_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("tqdm", "matplotlib", "matplotlib.figure"):
+    for name in ("tqdm", "tqdm.auto", "matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     assert train("a") == 0
     assert "pip install 'dagfisher[examples]'" in capsys.readouterr().err
