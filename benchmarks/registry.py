@@ -51,6 +51,13 @@ BENCHMARKS = (
         _MACHINES,
     ),
     Benchmark(
+        "peers",
+        "fifteen optimizers on the same networks and gradients, each at its best of a grid of equal size",
+        120,
+        ("peers.jsonl", "peers.png"),
+        _MACHINES,
+    ),
+    Benchmark(
         "mini_mnist",
         "WS, RWS, BiHM and their natural forms on miniMNIST, against epochs and seconds",
         120,
@@ -119,7 +126,7 @@ BENCHMARKS = (
 )
 PARTS = (
     *("textbook", "trained_layer", "solvers_plot", "rivals", "timed_run", "equal_seconds_report"),
-    *("registry", "report", "tables"),
+    *("peer_learners", "peers_report", "registry", "report", "tables"),
 )
 """Files of this folder that are parts of others."""
 

@@ -156,8 +156,16 @@ def _draw_equal_seconds() -> None:
     drawer.draw(script.Results(path).runs, script.MODELS, script.Plan().seconds, path.with_suffix(".png"))
 
 
+def _draw_peers() -> None:
+    script, drawer = (importlib.import_module(name) for name in ("peers", "peers_report"))
+    path = named("peers").path
+    models = [script.named(name) for name in script.SECONDS]
+    drawer.draw(script.Results(path).runs, models, path.with_suffix(".png"))
+
+
 PICTURES: dict[str, Callable[[], None]] = {
     "equal_seconds": _draw_equal_seconds,
+    "peers": _draw_peers,
     "mini_mnist": lambda: _draw_runs("mini_mnist"),
     "mnist": lambda: _draw_runs("mnist"),
     "search": _draw_search,

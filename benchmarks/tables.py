@@ -79,6 +79,12 @@ def _equal_seconds() -> list[Table]:
     return parsed(report.tables(results.runs, script.MODELS, script.Plan().seconds))
 
 
+def _peers() -> list[Table]:
+    script, report = (importlib.import_module(name) for name in ("peers", "peers_report"))
+    models = [script.named(name) for name in script.SECONDS]
+    return parsed(report.tables(script.Results(named("peers").path).runs, models))
+
+
 def _mini_mnist() -> list[Table]:
     module = importlib.import_module("mini_mnist")
     results = module.Results(named("mini_mnist").path, {})
@@ -166,6 +172,7 @@ def _cluster_model() -> list[Table]:
 
 TABLES: dict[str, Callable[[], list[Table]]] = {
     "equal_seconds": _equal_seconds,
+    "peers": _peers,
     "mini_mnist": _mini_mnist,
     **{name: lambda name=name: _runs(name) for name in ("ablation", "mnist", "lateral")},  # type: ignore[misc]
     **{name: lambda name=name: _lines(name) for name in ("visible_fisher", "importance", "search")},  # type: ignore[misc]
