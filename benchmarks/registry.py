@@ -58,6 +58,13 @@ BENCHMARKS = (
         _MACHINES,
     ),
     Benchmark(
+        "published",
+        "the experiments of the thesis and the paper, with the published figure beside each",
+        6000,
+        ("published.jsonl", "published.png"),
+        _MACHINES,
+    ),
+    Benchmark(
         "mini_mnist",
         "WS, RWS, BiHM and their natural forms on miniMNIST, against epochs and seconds",
         120,
@@ -126,7 +133,7 @@ BENCHMARKS = (
 )
 PARTS = (
     *("textbook", "trained_layer", "solvers_plot", "rivals", "timed_run", "equal_seconds_report"),
-    *("peer_learners", "peers_report", "registry", "report", "tables"),
+    *("peer_learners", "peers_report", "published_jobs", "published_report", "registry", "report", "tables"),
 )
 """Files of this folder that are parts of others."""
 

@@ -163,9 +163,16 @@ def _draw_peers() -> None:
     drawer.draw(script.Results(path).runs, models, path.with_suffix(".png"))
 
 
+def _draw_published() -> None:
+    script, drawer = (importlib.import_module(name) for name in ("published", "published_report"))
+    path = named("published").path
+    drawer.draw(script.read(path), path.with_suffix(".png"))
+
+
 PICTURES: dict[str, Callable[[], None]] = {
     "equal_seconds": _draw_equal_seconds,
     "peers": _draw_peers,
+    "published": _draw_published,
     "mini_mnist": lambda: _draw_runs("mini_mnist"),
     "mnist": lambda: _draw_runs("mnist"),
     "search": _draw_search,

@@ -85,6 +85,11 @@ def _peers() -> list[Table]:
     return parsed(report.tables(script.Results(named("peers").path).runs, models))
 
 
+def _published() -> list[Table]:
+    script, report = (importlib.import_module(name) for name in ("published", "published_report"))
+    return parsed(report.tables(script.read(named("published").path)))
+
+
 def _mini_mnist() -> list[Table]:
     module = importlib.import_module("mini_mnist")
     results = module.Results(named("mini_mnist").path, {})
@@ -173,6 +178,7 @@ def _cluster_model() -> list[Table]:
 TABLES: dict[str, Callable[[], list[Table]]] = {
     "equal_seconds": _equal_seconds,
     "peers": _peers,
+    "published": _published,
     "mini_mnist": _mini_mnist,
     **{name: lambda name=name: _runs(name) for name in ("ablation", "mnist", "lateral")},  # type: ignore[misc]
     **{name: lambda name=name: _lines(name) for name in ("visible_fisher", "importance", "search")},  # type: ignore[misc]
