@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "results.rst").read_text(encoding="utf-8").replace("**", "")
+
+
+def expanded(page: Path) -> str:
+    """The text of a page with what it includes, without emphasis."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"^\.\. include:: (\S+)", text, flags=re.MULTILINE)
+    return "\n".join([text, *((page.parent / name).read_text(encoding="utf-8") for name in found)]).replace("**", "")
+
+
+PAGE = expanded(ROOT / "docs" / "results.rst")
 
 
 @pytest.mark.parametrize(("name", "columns"), [("ablation", (3, 4)), ("mnist", (4,))])
