@@ -154,9 +154,9 @@ def tile(images: Tensor, shape: tuple[int, int]) -> Any:
 def line_styles(labels: Sequence[str]) -> list[dict[str, Any]]:
     """The colour, dashes and marker of each line of a picture, as arguments of matplotlib's ``plot``.
 
-    A method has the same colour in all pictures: the natural gradient is blue, plain descent red, Adam green. Dashes tell
-    the lines of one method apart. Lines whose labels name no method have the colours that are left, and so have all lines
-    if their labels name the same method.
+    A method has the same colour in all pictures: the natural gradient is blue, plain descent red, Adam green. Dashes
+    tell the lines of one method apart. Lines whose labels name no method have the colours that are left. If all labels
+    name the same method, the lines have different colours.
 
     Args:
         labels: those of the lines, for example ``["natural, lr 1", "Adam, lr 0.3"]``.

@@ -35,6 +35,11 @@ def docstring(name: str) -> tuple[str, str]:
     return " ".join(first.split()), "\n\n".join(rest)
 
 
+def first_line(name: str) -> int:
+    """The number of the line where the code of a program begins, after its docstring."""
+    return 2 + (ast.parse((EXAMPLES / f"{name}.py").read_text(encoding="utf-8")).body[0].end_lineno or 0)
+
+
 def commands(name: str) -> str:
     """The commands that the docstring of a program shows."""
     text = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))) or ""
@@ -57,7 +62,7 @@ def page(name: str, conclusion: str) -> str:
         ".. rubric:: How it works",
         rest,
         ".. rubric:: The program",
-        f".. literalinclude:: ../../examples/{name}.py\n   :language: python",
+        f".. literalinclude:: ../../examples/{name}.py\n   :language: python\n   :lines: {first_line(name)}-",
     ]
     return "\n\n".join(parts)
 
