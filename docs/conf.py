@@ -58,7 +58,8 @@ html_theme_options = {
             "url": REPOSITORY,
             "html": (
                 '<svg stroke="currentColor" fill="none" stroke-width="1.6" viewBox="0 0 16 16">'
-                '<circle cx="4" cy="3" r="2"/><circle cx="4" cy="13" r="2"/><circle cx="12" cy="6" r="2"/><path d="M4 5v6M12 8c0 3-8 1-8 3"/></svg>'
+                '<circle cx="4" cy="3" r="2"/><circle cx="4" cy="13" r="2"/>'
+                '<circle cx="12" cy="6" r="2"/><path d="M4 5v6M12 8c0 3-8 1-8 3"/></svg>'
             ),
             "class": "",
         }
