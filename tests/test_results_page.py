@@ -60,7 +60,7 @@ def test_the_table_of_searches_is_the_one_of_the_kept_results(monkeypatch: pytes
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     benchmark = importlib.import_module("search")
     shown = benchmark.show(benchmark.read(ROOT / "benchmarks" / "results" / "search.jsonl"))
-    page = (ROOT / "docs" / "black_box.rst").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "searching.rst").read_text(encoding="utf-8")
     assert "\n".join(f"   {line}" for line in shown.splitlines()) in page
 
 
