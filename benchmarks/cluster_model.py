@@ -24,7 +24,7 @@ import torch
 from distributed import RESULTS, SIZES, shapes
 
 from dagfisher.fisher import choose
-from dagfisher.optim.spread import CUT_MESSAGES, Load, balanced
+from dagfisher.optim.spread import CUT_MESSAGES, balanced, expected
 from dagfisher.solvers import SOLVERS, BlockShape
 from dagfisher.solvers.rates import rates
 
@@ -74,11 +74,10 @@ def refresh(layers: Sequence[Layer], uses: int, cluster: Cluster) -> Estimate:
     for i, (rows, parents, units) in enumerate(layers):
         shape = BlockShape(rows, parents + 1, units, units, uses)
         solver = SOLVERS[choose(shape, 1.0, cluster.device).name]
-        once = shape._replace(update_every=2)
-        share = once._replace(units=-(-units // world), blocks=-(-units // world))
-        whole, part = (2 * solver.cost(each, cluster.device).step for each in (once, share))
-        kept += solver.cost(shape, cluster.device).numbers
-        loads[i] = Load(whole, part + CUT_MESSAGES * known.message)
+        cost, load = solver.cost(shape, cluster.device), expected(solver, shape, cluster.device, world)
+        assert cost is not None and load is not None  # "auto" chooses by it
+        kept += cost.numbers
+        loads[i] = load
     who = balanced(loads, world)
     busy = [
         sum(loads[i].share if rank is None else loads[i].whole * (rank == r) for i, rank in who.items())

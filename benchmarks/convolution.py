@@ -32,27 +32,28 @@ from dagfisher.nn import BernoulliConv2d, BernoulliConvTranspose2d, BernoulliLin
 RESULTS = Path(__file__).parent / "results"
 KINDS = ("dense/dense", "conv/dense", "dense/deconv", "conv/deconv")
 STATES = (-1.0, 1.0)
-ABOVE = (1568, 200, 100, 50, 20)
+ABOVE = (200, 100, 50, 20)
 LARGE = (48 * 48, 300, 200, 100, 75, 50, 35, 30, 25, 20, 20)
 BATCH, SAMPLES, TOLERANCE = 32, 10, 0.3
 MOST_BYTES, MOST_RATIO = 1.5e9, 2.5
 
 
-def machine(kind: str) -> HelmholtzMachine:
-    """recognition/generative bottom layers, the rest dense."""
+def machine(kind: str, side: int = 28, above: tuple[int, ...] = ABOVE, seed: int = 0) -> HelmholtzMachine:
+    """recognition/generative bottom layers over side × side pixels and 8 channels of half that size, the rest dense."""
     upward, downward = kind.split("/")
     filters: dict[str, Any] = {"kernel_size": 3, "stride": 2, "padding": 1, "states": STATES}
-    p: StochasticLayer = BernoulliLinear(ABOVE[0], 784, states=STATES)
-    q: StochasticLayer = BernoulliLinear(784, ABOVE[0], states=STATES)
+    pixels, hidden = side * side, 8 * (side // 2) ** 2
+    p: StochasticLayer = BernoulliLinear(hidden, pixels, states=STATES)
+    q: StochasticLayer = BernoulliLinear(pixels, hidden, states=STATES)
     if downward == "deconv":
         p = BernoulliConvTranspose2d(8, 1, output_padding=1, **filters)
     if upward == "conv":
         q = BernoulliConv2d(1, 8, **filters)
     pairs: list[tuple[StochasticLayer, StochasticLayer]] = [(p, q)]
-    for below, above in pairwise(ABOVE):
-        pairs.append((BernoulliLinear(above, below, states=STATES), BernoulliLinear(below, above, states=STATES)))
-    made = HelmholtzMachine(pairs, prior=Prior(ABOVE[-1], states=STATES), shape=(1, 28, 28))
-    made.reset_parameters(generator=torch.Generator().manual_seed(0))
+    for lower, upper in pairwise((hidden, *above)):
+        pairs.append((BernoulliLinear(upper, lower, states=STATES), BernoulliLinear(lower, upper, states=STATES)))
+    made = HelmholtzMachine(pairs, prior=Prior(above[-1], states=STATES), shape=(1, side, side))
+    made.reset_parameters(generator=torch.Generator().manual_seed(seed))
     return made
 
 

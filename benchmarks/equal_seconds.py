@@ -18,12 +18,13 @@ final runs of the chosen methods again, and the report takes the last ones.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ from dagfisher.datasets import DataError
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = {"quarter": 4, "full": 8, "final": 20}
-QUICK_SECONDS = 0.4
+QUICK_SECONDS = 0.36
 SHARES = (1.0, 0.5, 0.25)
 """Of the budget, for the runs of the natural gradient."""
 
@@ -109,11 +110,7 @@ class Chain:
             return self._absent(
                 Spec(*own, seed, share * budget, "final", natural) for share in SHARES for seed in self.plan.seeds
             )
-        quarter = [
-            Spec(self.model.name, self.method, rate, batch.size, batch.samples, 0, budget / 4, "quarter")
-            for batch in self.model.batch_sizes
-            for rate in rates(self.model, self.method)
-        ]
+        quarter = self.grid(budget / 4)
         if absent := self._absent(quarter):
             return absent
         full = [self._changed(spec, 0, budget, "full") for spec in self._best(quarter)[:2]]
@@ -122,6 +119,14 @@ class Chain:
         return self._absent(
             self._changed(spec, seed, budget, "final") for spec in self._best(full)[:1] for seed in self.plan.seeds
         )
+
+    def grid(self, budget: float) -> list[Spec]:
+        """Every setting that the method may choose from, with that budget."""
+        return [
+            Spec(self.model.name, self.method, rate, batch.size, batch.samples, 0, budget, "quarter")
+            for batch in self.model.batch_sizes
+            for rate in rates(self.model, self.method)
+        ]
 
     def seconds_left(self) -> float:
         """Processor seconds of training that the chain still needs."""
@@ -132,7 +137,7 @@ class Chain:
 
     @staticmethod
     def _changed(spec: Spec, seed: int, budget: float, stage: str) -> Spec:
-        return Spec(spec.model, spec.method, spec.rate, spec.batch, spec.samples, seed, budget, stage)
+        return dataclasses.replace(spec, seed=seed, budget=budget, stage=stage)
 
     def _absent(self, wanted: Iterable[Spec]) -> list[Spec]:
         return [spec for spec in wanted if spec not in self.results.runs or spec in self.stale]
@@ -143,8 +148,19 @@ class Chain:
         return sorted((spec for spec in tried if values[spec] > -math.inf), key=lambda spec: -values[spec])
 
 
-def execute(chains: list[Chain], results: Results, workers: int) -> None:
-    """Run what is missing, some at a time, and write each run down when it ends."""
+def run_one(spec: Spec) -> dict[str, Any]:
+    """The record of a run, with as many points as its stage has."""
+    return run(spec, POINTS[spec.stage])
+
+
+def execute(
+    chains: Sequence[Chain],
+    results: Results,
+    workers: int,
+    run: Callable[[Spec], dict[str, Any]] = run_one,
+    minutes: float = math.inf,
+) -> None:
+    """Run what is missing, some at a time, and write each run down when it ends; begin none after so many minutes."""
     begun, trained = time.perf_counter(), 0.0
     running: dict[Future[dict[str, Any]], tuple[Chain, Spec]] = {}
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
@@ -152,8 +168,10 @@ def execute(chains: list[Chain], results: Results, workers: int) -> None:
         while True:
             underway = {spec for _, spec in running.values()}
             ready = [(chain, spec) for chain in chains for spec in chain.missing() if spec not in underway]
+            if time.perf_counter() - begun > 60 * minutes:
+                ready = []
             for chain, spec in ready[: workers - len(running)]:
-                running[pool.submit(run, spec, POINTS[spec.stage])] = chain, spec
+                running[pool.submit(run, spec)] = chain, spec
             if not running:
                 return
             done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -172,7 +190,8 @@ def execute(chains: list[Chain], results: Results, workers: int) -> None:
 
 def line(spec: Spec, record: dict[str, Any]) -> str:
     """A run in a line for people."""
-    words = f"{spec.model} {LABELS[spec.method]}, {spec.setting}, seed {spec.seed}, {spec.budget:g} s ({spec.stage}): "
+    method = LABELS.get(spec.method, spec.method)
+    words = f"{spec.model} {method}, {spec.setting}, seed {spec.seed}, {spec.budget:g} s ({spec.stage}): "
     if record["diverged"] is not None:
         return words + f"diverged, {record['diverged'][:200]}"
     return words + f"{'test' if spec.stage == 'final' else 'valid'} {final_value(record):.5g}, {record['steps']} steps"

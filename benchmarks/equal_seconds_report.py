@@ -14,7 +14,7 @@ from rivals import LABELS, METHODS, rates
 from timed_run import Spec, final_value
 
 from dagfisher.app import table
-from dagfisher.plots import COLOURS, FAINT, INK
+from dagfisher.plots import FAINT, INK, line_styles
 
 Runs = Mapping[Spec, dict[str, Any]]
 Seconds = Callable[[Model], float]
@@ -185,7 +185,7 @@ def plot(axes: Any, outcome: Outcome) -> list[tuple[float, float]]:
     seconds = [statistics.fmean(point[0] for point in each) for each in points]
     values = [[point[3] for point in each] for each in points]
     means = [statistics.fmean(each) for each in values]
-    colour = COLOURS[METHODS.index(outcome.method)]
+    colour = line_styles([LABELS[method] for method in METHODS])[METHODS.index(outcome.method)]["color"]
     width = 2.2 if outcome.method == "natural" else 1.5
     axes.plot(seconds, means, color=colour, linewidth=width, label=LABELS[outcome.method])
     axes.fill_between(seconds, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.15, linewidth=0)

@@ -30,6 +30,7 @@ import torch
 
 from dagfisher import datasets
 from dagfisher.helmholtz import HelmholtzMachine, Schedule, Trainer, estimate
+from dagfisher.plots import line_styles
 
 RESULTS = Path(__file__).parent / "results"
 LAYERS = [100, 50, 20, 10, 10]
@@ -159,30 +160,25 @@ def plot(results: Results, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    colours = dict(
-        zip(CONTENDERS, ("#999999", "#E69F00", "#CC79A7", "#8C6D31", "#56B4E9", "#009E73", "#0072B2"), strict=True)
-    )
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True)
+    styles = dict(zip(CONTENDERS, line_styles(list(CONTENDERS)), strict=True))
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.8), sharey=True, layout="constrained")
     for name in CONTENDERS:
         runs = results.final(name)
         if not runs:
             continue
         series = torch.tensor([[row["log_p"] for row in r["rows"]] for r in runs])
         seconds = torch.tensor([[row["seconds"] for row in r["rows"]] for r in runs]).mean(0)
-        natural = CONTENDERS[name]["algorithm"] in ("nrws", "dnrws", "nbihm")
-        style = {"color": colours[name], "linestyle": "-" if natural else "--", "linewidth": 2.2 if natural else 1.5}
         for axis, across in ((axes[0], torch.arange(1, series.shape[1] + 1)), (axes[1], seconds)):
-            axis.plot(across.tolist(), series.mean(0).tolist(), label=name, **style)
+            axis.plot(across.tolist(), series.mean(0).tolist(), label=name, **styles[name])
             low, high = series.min(0).values.tolist(), series.max(0).values.tolist()
-            axis.fill_between(across.tolist(), low, high, color=colours[name], alpha=0.15, linewidth=0)
+            axis.fill_between(across.tolist(), low, high, color=styles[name]["color"], alpha=0.15, linewidth=0)
     axes[0].set(xlabel="epochs", ylabel="test log-likelihood (nats)", ylim=(-33, None))
     axes[1].set(xlabel="processor seconds of training (one thread)")
-    axes[0].legend(frameon=False, ncols=2, loc="lower right")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, frameon=False)
     for axis in axes:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle("miniMNIST B, 196-100-50-20-10-10: each algorithm at its tuned learning rate; range over seeds")
-    figure.tight_layout()
     figure.savefig(path, dpi=130)
 
 

@@ -28,6 +28,7 @@ from dagfisher import datasets
 from dagfisher._files import replacing
 from dagfisher.app import table
 from dagfisher.helmholtz import HelmholtzMachine, Schedule, Trainer, estimate
+from dagfisher.plots import line_styles
 
 LAYERS = [300, 200, 100, 75, 50, 35, 30, 25, 20, 15, 10, 10]
 CONTENDERS: dict[str, tuple[str, dict[str, Any], tuple[float, ...]]] = {
@@ -124,20 +125,18 @@ def plot(results: Results, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(7.5, 4.4))
-    for r in results.runs:
-        if r["split"] == "test":
-            rows = [row for row in r["rows"] if "log_p" in row]
-            style = {"color": "#E69F00", "linestyle": "--"} if r["name"] == "rws" else {"color": "#0072B2"}
-            final = f"{r['final']['log_p']:.1f}".replace("-", "−")
-            label = f"{LABELS[r['name']]}: {r['epochs']} epochs, finally {final}"
-            axis.plot([row["seconds"] / 60 for row in rows], [row["log_p"] for row in rows], label=label, **style)
+    figure, axis = plt.subplots(figsize=(7.5, 5), layout="constrained")
+    runs = [r for r in results.runs if r["split"] == "test"]
+    for r, style in zip(runs, line_styles([LABELS[r["name"]] for r in runs]), strict=True):
+        rows = [row for row in r["rows"] if "log_p" in row]
+        final = f"{r['final']['log_p']:.1f}".replace("-", "−")
+        label = f"{LABELS[r['name']]}: {r['epochs']} epochs, finally {final}"
+        axis.plot([row["seconds"] / 60 for row in rows], [row["log_p"] for row in rows], label=label, **style)
     axis.set(xlabel="processor minutes of training (one thread)", ylabel="test log-likelihood (nats)")
-    axis.legend(frameon=False, loc="lower right")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", frameon=False)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_title("MNIST B, twelve layers; 100 samples, finally 10,000", fontsize=11)
-    figure.tight_layout()
     figure.savefig(path, dpi=130)
 
 

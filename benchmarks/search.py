@@ -27,7 +27,7 @@ import torch
 
 from dagfisher import search
 from dagfisher.app import table
-from dagfisher.plots import COLOURS, FAINT, INK
+from dagfisher.plots import FAINT, INK, line_styles
 from dagfisher.search import Problem, SearchNetwork
 
 RESULTS = Path(__file__).parent / "results"
@@ -176,14 +176,15 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
     order += [*(n for n in PROBLEMS if n.endswith("40")), "MaxSAT, 50"]
     for axes, name in zip(grid.flat, order, strict=True):
         for method in methods(name):
-            colour = COLOURS[[*(BITS if method in BITS else REAL)].index(method)]
+            rivals = [*(BITS if method in BITS else REAL)]
+            style = {**line_styles(rivals)[rivals.index(method)], "marker": None}
             curves = [r["curve"] for r in records if (r["problem"], r["method"]) == (name, method)]
             if not curves:
                 continue
             along = sorted({spent for curve in curves for spent, _ in curve})
             middle = [statistics.median(_at(curve, spent) for curve in curves) for spent in along]
             shown = [(a, max(m, CLOSE)) for a, m in zip(along, middle, strict=True) if m < math.inf]
-            axes.plot(*zip(*shown, strict=True), color=colour, label=method)
+            axes.plot(*zip(*shown, strict=True), label=method, **style)
         axes.set_xscale("log")
         if not name.startswith(("NK", "MaxSAT")):
             axes.set_yscale("log")

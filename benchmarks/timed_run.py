@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class Spec:
         budget: processor seconds.
         stage: "quarter", "full" (both judged on valid, to choose the rival's setting) or "final" (judged on test).
         settings: of the natural optimizer as it comes, as JSON, so that other defaults make another run.
+        other: a second number that the method was tuned by, such as a damping.
     """
 
     model: str
@@ -52,6 +54,7 @@ class Spec:
     budget: float
     stage: str
     settings: str | None = None
+    other: float | None = None
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> Spec:
@@ -66,7 +69,8 @@ class Spec:
     @property
     def setting(self) -> str:
         """The choice of a rival in words."""
-        return f"{'as it comes' if self.rate is None else f'rate {self.rate:g}'}, {self.batch_setting}"
+        rate = "as it comes" if self.rate is None else f"rate {self.rate:g}"
+        return f"{rate}{'' if self.other is None else f' and {self.other:g}'}, {self.batch_setting}"
 
 
 def factor(share: float) -> float:
@@ -74,32 +78,46 @@ def factor(share: float) -> float:
     return min(1.0, max(0.0, 2 * (1 - share)))
 
 
-def run(spec: Spec, points: int) -> dict[str, Any]:
+def begin(spec: Spec) -> Learner:
+    """A learner of the model with the optimizer of the method."""
+    model = named(spec.model)
+    return model.start(maker(model, spec.method, spec.rate), spec.batch_setting, spec.seed)
+
+
+def run(
+    spec: Spec,
+    points: int,
+    start: Callable[[Spec], Learner] = begin,
+    look: Callable[[Learner], dict[str, Any]] = lambda learner: {},
+) -> dict[str, Any]:
     """The record of a run; a divergence, by a figure that is not finite or an error of numbers, is a result too.
 
     Args:
         spec: what to run.
         points: of the curve, evenly spread over the budget, the start not counted.
+        start: makes the learner.
+        look: gives more for the record, from the learner at its end.
     """
     torch.set_num_threads(1)
-    model = named(spec.model)
-    make = maker(model, spec.method, spec.rate)
+    more: dict[str, Any] = {}
     curve: Curve = []
     diverged: str | None = None
     steps = 0
     try:
-        spare = model.start(make, spec.batch_setting, spec.seed)
+        spare = start(spec)
         for _ in range(WARM_UP):
             spare.step()
         del spare
-        learner = model.start(make, spec.batch_setting, spec.seed)
+        learner = start(spec)
         try:
             diverged = train(learner, spec, points, curve)
         finally:
             steps = learner.steps
+        more = look(learner)
     except (ArithmeticError, RuntimeError) as error:  # of numbers; what is wrong with data or settings stops everything
         diverged = f"{type(error).__name__}: {error}"
-    return {**dataclasses.asdict(spec), "steps": steps, "diverged": diverged, "curve": curve, "on": facts()}
+    found = {"steps": steps, "diverged": diverged, "curve": curve, **more, "on": facts()}
+    return {**dataclasses.asdict(spec), **found}
 
 
 def train(learner: Learner, spec: Spec, points: int, curve: Curve) -> str | None:

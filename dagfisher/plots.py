@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,15 @@ from .errors import MissingExtraError
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", "-.", ":")
+METHODS = (
+    (re.compile(r"natural|\bd?n(ws|rws|bihm|reinforce|vimco)\b", re.IGNORECASE), COLOURS[0]),
+    (re.compile(r"\badam\b", re.IGNORECASE), COLOURS[2]),
+    (re.compile(r"\bsoap\b", re.IGNORECASE), COLOURS[3]),
+    (re.compile(r"\bmuon\b", re.IGNORECASE), COLOURS[4]),
+    (re.compile(r"plain|\b(sgd|ws|rws|bihm|reinforce|vimco)\b", re.IGNORECASE), COLOURS[1]),
+)
+"""Words of a label and the colour of the method they mean, the same in all pictures; the first that fits counts."""
 INK, FAINT = "#222222", "#dddddd"
 TILE_GAP = 6
 
@@ -56,9 +66,10 @@ def draw_curves(curves: Sequence[Curve], path: Path | None, *, title: str, quant
     figure = blank(10, 4.5)
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, name in ((left, "epochs"), (right, "seconds of training")):
-        for i, curve in enumerate(curves):
+        for curve, style in zip(curves, line_styles([curve.label for curve in curves]), strict=True):
             along = curve.epochs if axes is left else curve.seconds
-            axes.plot(along, curve.values, label=curve.label, **_style(i, len(curve.values)))
+            marked = style if len(curve.values) <= 60 else {**style, "marker": None}
+            axes.plot(along, curve.values, label=curve.label, **marked)
         axes.set_xlabel(name, color=INK)
         axes.set_xlim(0, 1.03 * max((x for line in axes.lines for x in line.get_xdata()), default=1))
         tidy(axes)
@@ -66,10 +77,8 @@ def draw_curves(curves: Sequence[Curve], path: Path | None, *, title: str, quant
     left.set_ylim(*_limits([curve.values for curve in curves]))
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
     handles, labels = left.get_legend_handles_labels()
-    if len(curves) <= 4:
-        right.legend(handles, labels, loc="lower right", frameon=False)
-    else:
-        figure.legend(handles, labels, loc="outside right center", frameon=False)
+    columns = min(len(curves), 5 if max((len(label) for label in labels), default=0) < 16 else 3)
+    figure.legend(handles, labels, loc="outside lower center", ncols=max(1, columns), frameon=False)
     return _written(figure, path)
 
 
@@ -88,8 +97,8 @@ def draw_places(
     figure = blank(max(5.5, 1.1 * len(places)), 4.2)
     axes = figure.subplots()
     for i, (label, values) in enumerate(lines.items()):
-        style = {**_style(i, len(places)), "linestyle": ("-", "--", ":")[i % 3]}
-        axes.plot(range(len(places)), values, label=label, **style)
+        style = {"color": COLOURS[i % len(COLOURS)], "linewidth": 2, "linestyle": ("-", "--", ":")[i % 3]}
+        axes.plot(range(len(places)), values, label=label, marker=MARKERS[i % len(MARKERS)], markersize=4.5, **style)
     axes.set_xticks(range(len(places)), places)
     axes.set_ylabel(quantity, color=INK)
     axes.set_ylim(bottom=0)
@@ -144,10 +153,30 @@ def tile(images: Tensor, shape: tuple[int, int]) -> Any:
     return canvas.numpy()
 
 
-def _style(index: int, points: int) -> dict[str, Any]:
-    style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "linewidth": 2}
-    style["linestyle"] = ("-", "--", "-.")[index // len(COLOURS) % 3]
-    return {**style, "marker": MARKERS[index % len(MARKERS)], "markersize": 4.5} if points <= 60 else style
+def line_styles(labels: Sequence[str]) -> list[dict[str, Any]]:
+    """The colour, dashes and marker of each line of a picture, as arguments of matplotlib's ``plot``.
+
+    A method has the same colour in all pictures: the natural gradient is blue, plain descent red, Adam green. Dashes
+    tell the lines of one method apart. Lines whose labels name no method have the colours that are left. If all labels
+    name the same method, the lines have different colours.
+
+    Args:
+        labels: those of the lines, for example ``["natural, lr 1", "Adam, lr 0.3"]``.
+
+    Returns:
+        One dictionary for each label.
+    """
+    known = [next((colour for words, colour in METHODS if words.search(label)), None) for label in labels]
+    left = [COLOURS[i] for i in (6, 4, 3, 2, 1, 5, 0) if COLOURS[i] not in known]
+    if len(set(known)) < 2:
+        known, left = [None] * len(labels), list(COLOURS)
+    styles: list[dict[str, Any]] = []
+    for i, colour in enumerate(known):
+        shown = colour or left[known[:i].count(None) % len(left)]
+        dashes = DASHES[sum(style["color"] == shown for style in styles) % len(DASHES)]
+        marker = MARKERS[i % len(MARKERS)]
+        styles.append({"color": shown, "linewidth": 2, "linestyle": dashes, "marker": marker, "markersize": 4.5})
+    return styles
 
 
 def _limits(lines: Sequence[Sequence[float]]) -> tuple[float | None, float | None]:

@@ -256,7 +256,8 @@ def _check_problem(solver: type[Solver], problem: Problem, generator: torch.Gene
     kept = [v for v in made.state().values() if v is not None and not isinstance(v, (Tensor, int, float))]
     _require(not kept, f"a checkpoint cannot hold {kept}")
     cost = solver.cost(problem.shape, torch.device("cpu"))
-    _require(cost is None or (isinstance(cost, Cost) and min(cost) > 0), f"its cost is {cost}")
+    known = cost is None or (isinstance(cost, Cost) and min(each for each in cost if each is not None) > 0)
+    _require(known, f"its cost is {cost}")
 
 
 def _require(holds: bool, sentence: str) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 import dagfisher
 from dagfisher.app import table
 from dagfisher.nn import GaussianLinear as Model
-from dagfisher.plots import COLOURS, FAINT
+from dagfisher.plots import FAINT, line_styles
 
 SAMPLES, SIGNALS, FACTORS = 300, 20, 4
 CLOSE = 1e-6  # nats per sample
@@ -116,8 +116,9 @@ def draw(runs: dict[str, dict[str, list[float]]], out: Path) -> None:
     figure.supylabel("log-likelihood below its maximum, nats per sample", fontsize=10)
     for axes, (title, found) in zip(figure.subplots(1, 2, sharey=True), runs.items()):
         fastest = min((label for label in found if "Adam" in label), key=lambda label: len(found[label]))
-        for label, colour, style in zip([*list(found)[:3], fastest], COLOURS, ("-", "--", "-", "-")):
-            axes.plot(found[label], label=label, color=colour, linestyle=style, linewidth=2)
+        shown = [*list(found)[:3], fastest]
+        for label, style in zip(shown, line_styles(shown)):
+            axes.plot(found[label], label=label, **{**style, "marker": None})
         axes.set(yscale="log", xlabel="steps", title=title)
         axes.grid(color=FAINT, linewidth=0.8)
         axes.legend(frameon=False)

@@ -31,7 +31,7 @@ import dagfisher
 from dagfisher import datasets
 from dagfisher.app import Bar, table
 from dagfisher.nn import MaskedBernoulliLinear, MaskedLinear
-from dagfisher.plots import COLOURS, FAINT, INK
+from dagfisher.plots import FAINT, INK, line_styles
 
 PIXELS, HIDDEN, POINTS = 196, 300, 16
 
@@ -113,8 +113,8 @@ def draw(results: dict[str, list[Run]], out: Path) -> None:
     figure = Figure(figsize=(10, 7.5), layout="constrained")
     for row, (name, runs) in zip(figure.subplots(2, 2, sharey="row"), results.items()):
         for axes, along in zip(row, ("steps", "seconds")):
-            for run, colour in zip(runs, COLOURS):
-                axes.plot(getattr(run, along), run.values, label=run.label, color=colour, marker="o", markersize=4)
+            for run, style in zip(runs, line_styles([run.label for run in runs])):
+                axes.plot(getattr(run, along), run.values, label=run.label, **style)
             axes.axhline(runs[1].values[-1], color=INK, linestyle="--", linewidth=1)
             axes.set(xlabel=along, xscale="log" if along == "steps" else "linear")
             axes.xaxis.set_major_formatter("{x:,g}")

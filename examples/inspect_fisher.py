@@ -77,9 +77,9 @@ if __name__ == "__main__":
         with opt.example_norms() as examples:
             binary_cross_entropy_with_logits(half(top), bottom, reduction="none").sum(1).mean().backward()
         opt.step()
-    norms = inspect.norms(examples)
-    figures["norms"] = norms.figure()
-    print(f"of the examples, {norms.shares['natural']:.0%} would do")
+    found = inspect.examples(examples)
+    figures["examples"] = found.figure()
+    print(f"of the examples, {found.ideal['natural']:.0%} would do")
 
     options.out.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():

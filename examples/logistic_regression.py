@@ -26,7 +26,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import dagfisher
 from dagfisher.app import table
-from dagfisher.plots import COLOURS, FAINT, INK
+from dagfisher.plots import FAINT, INK, line_styles
 
 EXAMPLES, FEATURES = 1000, 8
 CLOSE = 1e-6  # nats per example
@@ -97,9 +97,9 @@ def draw(curves: dict[str, list[float]], out: Path) -> None:
 
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
-    for (label, excess), colour in zip(curves.items(), COLOURS):
+    for (label, excess), style in zip(curves.items(), line_styles(list(curves))):
         marker = "o" if len(excess) < 30 else ""
-        axes.plot(excess, label=label, color=colour, linewidth=2, marker=marker, clip_on=False, zorder=3)
+        axes.plot(excess, label=label, **{**style, "marker": marker}, clip_on=False, zorder=3)
     axes.axhline(CLOSE, color=INK, linestyle="--", linewidth=1)
     axes.text(0.1, CLOSE * 1.2, "close enough", color=INK, va="bottom")
     axes.set_xscale("symlog", linthresh=1)
@@ -111,7 +111,7 @@ def draw(curves: dict[str, list[float]], out: Path) -> None:
     axes.set_title("Logistic regression, all data at each step", loc="left", fontweight="bold", color=INK)
     axes.grid(color=FAINT, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
     print(out)

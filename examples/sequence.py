@@ -20,7 +20,7 @@ from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_
 
 import dagfisher
 from dagfisher.app import table
-from dagfisher.plots import COLOURS
+from dagfisher.plots import line_styles
 
 UNITS, TIMES, SEQUENCES = 8, 20, 500
 CLOSE, DAMPING = 1e-6, 1e-3  # nats per sequence
@@ -114,8 +114,8 @@ def draw(runs: dict[str, list[float]], sequences: dict[str, Tensor], out: Path) 
 
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     axes = figure.subplot_mosaic([["excess", title] for title in sequences])
-    for (label, excess), colour, marker in zip(runs.items(), COLOURS, ("o", "s", "")):
-        axes["excess"].plot(excess, label=label, color=colour, marker=marker, markersize=4, linewidth=2)
+    for (label, excess), style, marker in zip(runs.items(), line_styles(list(runs)), ("o", "s", "")):
+        axes["excess"].plot(excess, label=label, **{**style, "marker": marker})
     axes["excess"].set(xlabel="steps", ylabel="loss above its minimum, nats per sequence", yscale="log")
     axes["excess"].legend(frameon=False)
     for title, sequence in sequences.items():

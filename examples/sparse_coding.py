@@ -32,7 +32,7 @@ from torch.nn.functional import normalize, pad
 import dagfisher
 from dagfisher.app import table
 from dagfisher.nn import GaussianLinear
-from dagfisher.plots import COLOURS, FAINT
+from dagfisher.plots import FAINT, line_styles
 
 SIDE, CODES, NOISE, BATCH, POINTS = 10, 16, 0.5, 400, 8
 NATURAL = partial(dagfisher.DAGNaturalGradient, lr=0.1, damping=0.1, update_every=50, momentum=0.9)
@@ -117,8 +117,8 @@ def draw(curves: dict[str, list[tuple[float, float]]], pictures: dict[str, Tenso
 
     figure = Figure(figsize=(14, 4.4), layout="constrained")
     left, *others = figure.subplots(1, 1 + len(pictures))
-    for (label, points), colour in zip(curves.items(), COLOURS):
-        left.plot(*zip(*points), label=label, color=colour, marker="o", linewidth=2)
+    for (label, points), style in zip(curves.items(), line_styles(list(curves))):
+        left.plot(*zip(*points), label=label, **style)
     left.set(xlabel="seconds of training", ylabel="evidence lower bound (nats)")
     left.grid(color=FAINT, linewidth=0.8)
     left.legend(frameon=False, loc="upper left")

@@ -18,25 +18,21 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dagfisher
-from dagfisher import DAGNaturalGradient, datasets
+from dagfisher import DAGNaturalGradient, datasets, inspect
 from dagfisher.app import table
-from dagfisher.importance import ImportanceSampler, sampling_variance
+from dagfisher.importance import ImportanceSampler
 from dagfisher.plots import COLOURS, FAINT, INK, tile
 
 LOOKED_AT = 500
 
 
-def shares(opt, net, x, y, stale):
-    """The three norms of each image, and variances over the uniform one: ideal in each metric, and stale."""
+def looked_at(opt, net, x, y, stale):
+    """The norms of each image in three metrics, and what drawing by them, or by stale ones, leaves of the variance."""
     opt.zero_grad()
     with opt.example_norms() as norms:
         F.cross_entropy(net(x), y).backward()
     opt.zero_grad()
-    ideal = [
-        sampling_variance(each, each) / sampling_variance(each)
-        for each in (norms.gradient, norms.natural, norms.fisher)
-    ]
-    return norms, [*ideal, sampling_variance(norms.gradient, stale) / sampling_variance(norms.gradient)]
+    return inspect.examples(norms, stale)
 
 
 def draw(steps, rows, hard, easy, out):
@@ -88,10 +84,10 @@ if __name__ == "__main__":
             opt.step()
             sampler.update(numbers, norms.gradient / weights)
         if epoch % 4 == 3:
-            found, row = shares(opt, net, x[:LOOKED_AT], y[:LOOKED_AT], sampler.probabilities()[:LOOKED_AT])
+            found = looked_at(opt, net, x[:LOOKED_AT], y[:LOOKED_AT], sampler.probabilities()[:LOOKED_AT])
             steps.append(len(loader) * (epoch + 1))
-            rows.append(row)
+            rows.append([*found.ideal.values(), found.stale["gradient"]])
     lines = [[f"{step}", *(f"{share:.3f}" for share in row)] for step, row in zip(steps, rows)]
     print(table(["steps", "ideal, ‖g‖", "ideal, ‖F̃⁻¹g‖", "ideal, √gᵀF̃⁻¹g", "stale, ‖g‖"], lines))
-    order = found.natural.argsort(descending=True)
+    order = found.norms["natural"].argsort(descending=True)
     draw(steps, rows, x[order[:16]], x[order[-16:]], options.out)

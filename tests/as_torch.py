@@ -29,6 +29,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "momentum": {"momentum": 0.9},
     "nesterov": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
     "adam": {"betas": (0.9, 0.99)},
+    "adam of units": {"betas": (0.9, 0.99), "second_moment": "unit"},
     "adam for the undeclared": {"undeclared": "adam"},
     "maximize": {"maximize": True, "weight_decay": 0.1},
     "foreach": {"foreach": True, "momentum": 0.5},

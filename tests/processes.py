@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-TIMEOUT = timedelta(seconds=30)
+TIMEOUT = timedelta(seconds=90)
 """Of every message between the processes, and of every function that is given to them."""
 
 

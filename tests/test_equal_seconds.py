@@ -171,7 +171,7 @@ def test_rivals_are_tuned_on_valid_then_run_on_test_and_nothing_runs_twice(model
     stages = [(run["method"], run["stage"]) for run in runs]
     tuning = [("adam", "quarter")] * 8 + [("adam", "full")] * 2
     assert stages == [("natural", "final")] * 3 + [*tuning, ("adam", "final")]
-    assert [run["budget"] for run in runs[:3]] == [0.4, 0.2, 0.1]
+    assert [run["budget"] for run in runs[:3]] == [0.36, 0.18, 0.09]
     runs, before, lines = runs[2:], lines[:2], lines[2:]
     settings = [(run["rate"], run["batch"]) for run in runs]
     ends = [run["curve"][-1][2] for run in runs]

@@ -202,7 +202,16 @@ def test_the_diagonal_without_damping_names_the_layer_whose_parent_is_always_zer
 # An accelerator does not read its flags on every step: it skips, and says so at the next refresh.
 
 
-@pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"betas": (0.9, 0.99)}, {"weight_decay": 0.1, "l1": 0.1}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"momentum": 0.9},
+        {"betas": (0.9, 0.99)},
+        {"betas": (0.9, 0.99), "second_moment": "unit"},
+        {"weight_decay": 0.1, "l1": 0.1},
+    ],
+    ids=str,
+)
 def test_an_accelerator_moves_nothing_on_a_bad_step(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_reading, "READ_FREELY", frozenset())
     net = Net()
@@ -293,6 +302,8 @@ def test_refused_weights_leave_no_half_of_a_pass_behind() -> None:
         ({"nesterov": True, "momentum": 0.0}, "nesterov needs momentum > 0"),
         ({"betas": (0.9, 1.0)}, "betas must be two numbers"),
         ({"betas": (0.9, 0.99), "momentum": 0.5}, "choose one"),
+        ({"betas": (0.9, 0.99), "second_moment": "all"}, "second_moment must be one of element, unit, layer"),
+        ({"second_moment": "unit"}, "second_moment is one of Adam's moments; give betas"),
         ({"undeclared": "ignore"}, "undeclared must be one of auto, sgd, adam, error, not 'ignore'"),
     ],
 )

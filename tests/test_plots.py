@@ -65,6 +65,25 @@ def test_the_colours_of_neighbours_differ_in_lightness() -> None:
     assert abs(lightness(plots.COLOURS[0]) - lightness(plots.COLOURS[1])) > 0.05
 
 
+def test_a_method_has_one_colour_in_all_pictures() -> None:
+    def colours(*labels: str) -> list[str]:
+        return [style["color"] for style in plots.line_styles(labels)]
+
+    natural, plain, adam = colours("natural, lr 1", "plain, lr 3", "Adam, lr 0.3")
+    assert [natural, plain, adam] == [plots.COLOURS[0], plots.COLOURS[1], plots.COLOURS[2]]
+    assert colours("RWS", "NRWS") == [plain, natural]
+    assert colours("rws mini-mnist B", "nbihm mini-mnist B", "RWS, Adam", "dnrws") == [plain, natural, adam, natural]
+    assert colours("EM", "natural", "Adam, the best of four rates")[1:] == [natural, adam]
+    assert len(set(colours("EM", "natural", "another", "Adam"))) == 4
+
+
+def test_dashes_tell_lines_of_one_method_apart() -> None:
+    styles = plots.line_styles(["natural", "natural, damped", "SGD", "natural, diagonal"])
+    assert [style["linestyle"] for style in styles] == ["-", "--", "-", "-."]
+    assert len({style["color"] for style in plots.line_styles(["nrws a", "nrws b", "nrws c"])}) == 3  # one method only
+    assert len({(style["color"], style["linestyle"]) for style in plots.line_styles(["run"] * 14)}) == 14
+
+
 def test_without_matplotlib_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'dagfisher\[examples\]'"):

@@ -220,6 +220,8 @@ def _of_run(folder: Path, settings: Settings, rows: Sequence[Row]) -> str:
         shown = [[exact(float(cell)) if "." in cell else cell for cell in line] for line in lines]
         parts.append("<h3>Linear probes</h3>" + table([name.replace("_", " ") for name in header], shown))
         parts.append("<p>The share of images that a linear classifier of each layer gets wrong; layer 0: pixels.</p>")
+        if (drawn := probes.with_suffix(".png")).is_file():
+            parts.append(picture("errors of linear probes, by layer", drawn.read_bytes(), kind="wide"))
     values = [[exact(getattr(row, name)) for name in COLUMNS] for row in rows]
     parts.append("<details open><summary>metrics.csv</summary>" + table(COLUMNS, values) + "</details>")
     lines = [[html.escape(name), html.escape(str(value))] for name, value in settings.as_dict().items()]

@@ -69,6 +69,8 @@ class LayerFisher:
 
     def runs(self, gradient: Tensor) -> list[tuple[Solver, Tensor]]:
         """Each solver and the gradient of its units."""
+        if len(self.solvers) == 1:
+            return [(self.solvers[0], gradient)]
         return list(zip(self.solvers, torch.split(gradient, list(self.sizes)), strict=True))
 
     def require_fitting(self, gradient: Tensor) -> None:

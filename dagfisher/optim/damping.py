@@ -19,7 +19,7 @@ from torch import Tensor
 from .._processes import Processes
 from .._reading import Asking
 from ..fisher import LayerFisher
-from ..fisher.segments import Segment
+from ..fisher.segments import GramSegment, Segment
 from ..solvers.rates import rates
 from .spread import Load, balanced, share_of
 
@@ -29,8 +29,6 @@ MOST = 2.0
 """One refresh multiplies or divides the damping by at most this."""
 LEAST, LARGEST = 1e-5, 1e7
 """The bounds of a damping that is found."""
-USE = 512
-"""Multiply-adds per number of a gradient that a prediction takes, about."""
 
 
 def first_damping(segments: Sequence[Segment]) -> Asking[float]:
@@ -72,7 +70,12 @@ def predictions(compared: Sequence[Compared], processes: Processes) -> list[Tens
 
 
 def _load(compared: Compared, size: int) -> Load:
-    cost, starting = compared.gradient.numel() * USE, 5 * rates(compared.gradient.device).operation
+    """What a prediction costs: a solution, and a product with the rows that they are made of, or with the blocks."""
+    cost = 0.0
+    for (solver, g), segment in zip(compared.fisher.runs(compared.gradient), compared.segments, strict=True):
+        rows = segment.parents_count if isinstance(segment, GramSegment) else len(segment.parents)
+        cost += solver.applying(g) + float(rows) * g.numel()
+    starting = 10 * rates(compared.gradient.device).operation
     return Load(cost + starting, cost / size + starting)
 
 

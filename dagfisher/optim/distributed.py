@@ -169,6 +169,8 @@ def consult(
     for layer in layers:
         own = gradients.get(layer)
         numbers += [0.0, 0.0, 0.0] if own is None or error is not None else [1.0, own.sum(), own.norm()]
+        held = [p.detach().to(compute_dtype(p)) for p in layer.parameters]
+        numbers += [torch.stack([p.sum() for p in held]).sum(), torch.stack([p.norm() for p in held]).norm()]
     for layer in due:
         known = None if error is not None else collected.get(layer)
         numbers += (known or Collected([])).tell(layer.declaration)
@@ -177,8 +179,8 @@ def consult(
         processes.agree(error)
     _require_same_place(told)
     for i, layer in enumerate(layers):
-        _require_same_gradient(layer, [each[3 + 3 * i : 6 + 3 * i] for each in told])
-    found, start = {}, 3 + 3 * len(layers)
+        _require_same_layer(layer, [each[3 + 5 * i : 8 + 5 * i] for each in told])
+    found, start = {}, 3 + 5 * len(layers)
     for layer in due:
         size = len(Told()) - 1 + len(layer.declaration.sizes)
         if layer in gradients:
@@ -214,9 +216,9 @@ def _require_same_place(told: list[list[float]]) -> None:
             )
 
 
-def _require_same_gradient(layer: TrainedLayer, told: list[list[float]]) -> None:
-    """Raise unless all processes have the same gradient of a layer, or none."""
-    having = [rank for rank, (has, _, _) in enumerate(told) if has]
+def _require_same_layer(layer: TrainedLayer, told: list[list[float]]) -> None:
+    """Raise unless all processes have the same parameters of a layer, and the same gradient, or none."""
+    having = [rank for rank, (has, *_) in enumerate(told) if has]
     if having and len(having) < len(told):
         lacking = [rank for rank in range(len(told)) if rank not in having]
         raise ProcessError(
@@ -224,17 +226,28 @@ def _require_same_gradient(layer: TrainedLayer, told: list[list[float]]) -> None
             f"gradients over all processes, as DistributedDataParallel(model, find_unused_parameters=True) does. No "
             f"parameter has moved."
         )
-    (_, first, length), *others = told
-    for rank, (_, total, size) in enumerate(others, 1):
-        if max(abs(total - first), abs(size - length)) > SAME * (abs(length) + abs(first)):
+    (_, *first), *others = told
+    for rank, (_, *numbers) in enumerate(others, 1):
+        if _differ(numbers[:2], first[:2]):
             raise ProcessError(
                 f"the gradients of layer {layer.name} differ between process 0 and process {rank}; average them over "
                 f"all processes before the step, as DistributedDataParallel does. No parameter has moved."
             )
+        if _differ(numbers[2:], first[2:]):
+            raise ProcessError(
+                f"the parameters of layer {layer.name} differ between process 0 and process {rank}; begin with the "
+                f"same ones in all processes, as DistributedDataParallel does. No parameter has moved."
+            )
+
+
+def _differ(numbers: list[float], first: list[float]) -> bool:
+    """Whether the sums and lengths of two tensors say that they are not the same to rounding."""
+    (total, size), (first_total, length) = numbers, first
+    return max(abs(total - first_total), abs(size - length)) > SAME * (abs(length) + abs(first_total))
 
 
 SAME = 1e-4
-"""Sums of gradients that differ by less, relative to their size, are of gradients that are the same to rounding."""
+"""Sums and lengths that differ by less, relative to their size, are of tensors that are the same to rounding."""
 
 
 # Statistics

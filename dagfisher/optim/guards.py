@@ -1,9 +1,9 @@
-"""Gradients, and the vectors made of them, are checked before any parameter moves."""
+"""Gradients, and the vectors made of them, are checked before any parameter moves, and made in full precision."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -135,6 +135,17 @@ def _finite(tensors: Iterable[Tensor | None]) -> bool:
     return all(t is None or bool(t.isfinite().all()) for t in tensors)
 
 
+@contextmanager
+def full_precision(layers: list[TrainedLayer]) -> Iterator[None]:
+    """No gradients are recorded, and no operation is cast to half precision, whatever autocast is active."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        for kind in {p.device.type for layer in layers for p in layer.parameters}:
+            if kind != "meta" and torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
 class FiniteGuard:
     """Lets no infinity or NaN reach a parameter, without making an accelerator wait on a step that reuses."""
 
@@ -142,12 +153,18 @@ class FiniteGuard:
         self._skipped: Tensor | None = None
 
     def require(
-        self, vectors: dict[Tensor, Tensor], whole: list[Tensor], *, refreshing: bool, blamed: Callable[[], str]
+        self,
+        vectors: dict[Tensor, Tensor],
+        squares: dict[Tensor, Tensor],
+        whole: list[Tensor],
+        *,
+        refreshing: bool,
+        blamed: Callable[[], str],
     ) -> Asking[dict[torch.device, Tensor]]:
         """Raise on an infinity or a NaN; an accelerator that reuses skips the step and the next refresh raises.
 
-        `whole` are tensors whose sums are not finite if a vector is not. What is returned says of each accelerator
-        whether its parameters may move.
+        `whole` are tensors whose sums are not finite if a vector, or the square of its length, is not. What is returned
+        says of each accelerator whether its parameters may move.
         """
         sound: dict[torch.device, Tensor] = {}
         for device in {v.device for v in whole}:
@@ -165,9 +182,10 @@ class FiniteGuard:
                 raise NonFiniteError(blamed())
         for device, flag in gates.items():
             self._skipped = ~flag if self._skipped is None else self._skipped | ~flag.to(self._skipped.device)
-            for p, v in vectors.items():
-                if v.device == device:
-                    vectors[p] = torch.where(flag, v, torch.zeros_like(v))
+            for kept in (vectors, squares):
+                for p, v in kept.items():
+                    if v.device == device:
+                        kept[p] = torch.where(flag, v, torch.zeros_like(v))
         if before:
             self._skipped = None
             if answers[-1][0]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -20,7 +19,7 @@ from ..declaration import changes, find_layers
 from ..errors import DagFisherWarning, DeclarationError, SettingError
 from .distributed import require_alike
 from .groups import readable_groups
-from .guards import blame, blaming, require_dense, require_whole
+from .guards import blame, blaming, full_precision, require_dense, require_whole
 from .layer import MOST_KEPT, Refreshed, TrainedLayer
 from .pace import Pace
 from .refresh import blocks, gather, refresh
@@ -39,7 +38,7 @@ from .settings import (
 )
 from .shown import ShownOptimizer
 from .spread import applied
-from .trust import Natural, Step, bounded
+from .trust import Natural, Vectors, bounded, squared_lengths
 from .updates import apply_update, begin_moments, keeps_moments
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class DAGNaturalGradient(ShownOptimizer):
     Args:
         params: ``model.parameters()``, ``model.named_parameters()``, or param groups with any of the settings below.
             A layer's weight and bias may be in different groups with different rates and decays, but the settings of
-            its Fisher (damping, update_every, solver, tolerance, trust_region, window) must agree.
+            its Fisher (damping, update_every, solver, tolerance, trust_region, window) and second_moment must agree.
         {settings}
         process_group: the ``torch.distributed`` group whose processes train together: their samples are joined at each
             refresh, and the work is spread over them. None: the default group, if one with more than one process is
@@ -88,6 +87,7 @@ class DAGNaturalGradient(ShownOptimizer):
         momentum: float | str = DEFAULTS.momentum,
         nesterov: bool = DEFAULTS.nesterov,
         betas: tuple[float, float] | None = DEFAULTS.betas,
+        second_moment: str = DEFAULTS.second_moment,
         weight_decay: float = DEFAULTS.weight_decay,
         l1: float = DEFAULTS.l1,
         tolerance: float | str = DEFAULTS.tolerance,
@@ -271,7 +271,7 @@ class DAGNaturalGradient(ShownOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        with self._full_precision():
+        with full_precision(self._layers):
             try:
                 settings = [validate(group) for group in self.param_groups]
                 if not any(values["lr"] for values in settings) and inside_distributed_checkpoint():
@@ -280,13 +280,13 @@ class DAGNaturalGradient(ShownOptimizer):
                 self._compare()
                 self._processes.traffic = Traffic()
                 self._share_gradients()
-                vectors, whole, fresh, bounds = self._vectors(late)
+                vectors, squares, whole, fresh, bounds = self._vectors(late)
                 self._traffic["refresh" if fresh else "reuse"] = self._processes.traffic
                 blamed = partial(blame, vectors, self.param_groups, self._layers, self._names)
                 # What arrives at an output tells of the loss only where the gradients are this process's own.
                 first = [layer for layer in fresh if layer.refreshed is None and self._processes.size == 1]
                 checks: list[Asking[Any]] = [
-                    self._finite.require(vectors, whole, refreshing=bool(fresh), blamed=blamed),
+                    self._finite.require(vectors, squares, whole, refreshing=bool(fresh), blamed=blamed),
                     look_at_scale(first),
                 ]
                 gates, suspicions = answered(joint(checks))
@@ -316,8 +316,8 @@ class DAGNaturalGradient(ShownOptimizer):
             for group, values in zip(self.param_groups, settings, strict=True):
                 for parameters, rule in self._rules([p for p in group["params"] if p in vectors], group, values):
                     states = [self.state[p] for p in parameters] if keeps_moments(rule) else []
-                    moves = [vectors[p] for p in parameters]
-                    apply_update(parameters, moves, states, rule, [self._gate(p, gates) for p in parameters])
+                    moves, lengths = [vectors[p] for p in parameters], [squares.get(p) for p in parameters]
+                    apply_update(parameters, moves, states, rule, [self._gate(p, gates) for p in parameters], lengths)
         self._step += 1
         self._forget()
         return loss
@@ -328,25 +328,13 @@ class DAGNaturalGradient(ShownOptimizer):
         mask = None if layer is None else layer.weight_mask()
         return gate if mask is None else mask if gate is None else mask & gate
 
-    @contextmanager
-    def _full_precision(self) -> Iterator[None]:
-        """No gradients are recorded, and no operation is cast to half precision, whatever autocast is active."""
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            for kind in {p.device.type for layer in self._layers for p in layer.parameters}:
-                if kind != "meta" and torch.is_autocast_enabled(kind):
-                    stack.enter_context(torch.autocast(kind, enabled=False))
-            yield
-
     def _forget(self) -> None:
         for layer in self._layers:
             layer.recorder.clear()
         self._arm()
 
-    def _vectors(
-        self, late: set[int] | frozenset[int] = frozenset()
-    ) -> tuple[dict[Tensor, Tensor], list[Tensor], dict[TrainedLayer, Refreshed], dict[int, Step]]:
-        """The vector of every parameter with a gradient, witnesses of infinities, fresh Fishers, and the bounds' doing.
+    def _vectors(self, late: set[int] | frozenset[int] = frozenset()) -> Vectors:
+        """The vector of every parameter with a gradient, and what was found on the way.
 
         Parameters of layers that were declared too `late` for this step follow plain gradients.
         """
@@ -367,7 +355,7 @@ class DAGNaturalGradient(ShownOptimizer):
                 if p.grad is not None and (id(p) not in self._declared or id(p) in late):
                     vectors[p] = p.grad
                     whole.append(p.grad)
-        return vectors, whole, fresh, bounds
+        return Vectors(vectors, squared_lengths(found, bounds), whole, fresh, bounds)
 
     def _naturals(
         self, late: set[int] | frozenset[int] = frozenset()
@@ -415,8 +403,8 @@ class DAGNaturalGradient(ShownOptimizer):
     def natural_gradient(self) -> dict[Tensor, Tensor]:
         """The vector of every parameter that has a gradient, as the next step would use it; nothing moves."""
         self._require_layers()
-        with self._full_precision():
-            vectors = self._vectors()[0]
+        with full_precision(self._layers):
+            vectors = self._vectors().vectors
             return {p: v.clone() for p, v in vectors.items()}
 
     def fisher_blocks(self, parameter: Tensor) -> Tensor:
@@ -434,7 +422,7 @@ class DAGNaturalGradient(ShownOptimizer):
         self._require_layers()
         for layer in self._layers:
             if any(p is parameter for p in layer.parameters):
-                with self._full_precision():
+                with full_precision(self._layers):
                     return blocks(layer, self._step)
         raise DeclarationError("this parameter belongs to no declared layer of this optimizer.")
 

@@ -21,6 +21,7 @@ AUTO = "auto"
 """What a setting is if nobody gives it: it then depends on the damping."""
 
 UNDECLARED = ("auto", "sgd", "adam", "error")
+SECOND_MOMENTS = ("element", "unit", "layer")
 
 
 REFUSED = {
@@ -162,6 +163,13 @@ class OptimizerSettings:
         _that("must be two numbers in [0, 1)", _are_betas, shown=False),
         "Adam's moments of the natural gradient, for example (0.9, 0.999)",
     )
+    second_moment: str = setting(
+        "element",
+        _that(f"must be one of {', '.join(SECOND_MOMENTS)}", lambda v: v in SECOND_MOMENTS),
+        "what the second of Adam's moments averages. element: the square of each number of the natural gradient x. "
+        "unit or layer: gᵀx, the squared length of x in the Fisher metric, of each unit or of the whole layer. "
+        "Parameters that nobody declared have one for each element",
+    )
     weight_decay: float = setting(0.0, _size, "decoupled weight decay, added after the inverse Fisher")
     l1: float = setting(0.0, _size, "decoupled L1 penalty, added after the inverse Fisher")
     tolerance: float | str = setting(
@@ -211,8 +219,11 @@ class OptimizerSettings:
 
 
 DEFAULTS = OptimizerSettings()
-SHARED = ("damping", "update_every", "solver", "tolerance", "trust_region", "window", "window_decay", "loss_reduction")
-"""Settings of a layer's Fisher, which its weight and bias must agree on."""
+SHARED = (
+    *("damping", "update_every", "solver", "tolerance", "trust_region", "window", "window_decay", "loss_reduction"),
+    "second_moment",
+)
+"""Settings of a layer and its Fisher, which its weight and bias must agree on."""
 _ENTRIES = settings_of(OptimizerSettings)
 NAMES = tuple(entry.name for entry in _ENTRIES)
 
@@ -237,6 +248,8 @@ def validate(group: Mapping[str, Any]) -> dict[str, Any]:
         if settings["momentum"]:
             raise SettingError("momentum and betas cannot both be given; choose one.")
         settings["betas"] = tuple(plain(beta) for beta in settings["betas"])
+    elif settings["second_moment"] != DEFAULTS.second_moment:
+        raise SettingError("second_moment is one of Adam's moments; give betas as well, for example (0.9, 0.999).")
     return settings
 
 

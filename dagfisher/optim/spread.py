@@ -94,6 +94,8 @@ def applied(given: Sequence[tuple[LayerFisher, Tensor]], processes: Processes) -
         given: the inverse Fisher of each layer, and its gradient.
         processes: that have the same Fishers and gradients; all of them must call this.
     """
+    if processes.size == 1:
+        return [fisher.solve(gradient) for fisher, gradient in given]
     runs = [(fisher, *run) for fisher, gradient in given for run in fisher.runs(gradient)]
     gains = [0.0 if fisher.coupled else _gain(solver, g, processes.size) for fisher, solver, g in runs]
     if sum(gains) <= (rates(runs[0][2].device).message if runs else 0.0):
@@ -121,7 +123,7 @@ def applied(given: Sequence[tuple[LayerFisher, Tensor]], processes: Processes) -
 
 def _gain(solver: Solver, gradient: Tensor, size: int) -> float:
     """Multiply-adds that processes save if each solves its share of the units and receives the others; 0: none."""
-    if size == 1 or solver.by_unit is None or len(gradient) < size:
+    if solver.by_unit is None or len(gradient) < size:
         return 0.0
     sending = rates(gradient.device).sent * gradient.numel() * gradient.element_size()
     return max(0.0, solver.applying(gradient) - sending) * (1 - 1 / size)
@@ -194,22 +196,33 @@ def balanced(loads: Mapping[int, Load], size: int) -> dict[int, int | None]:
 
 def _load(solver: type[Solver], problem: Problem, size: int) -> Load | None:
     """What preparing a problem costs; None if the solver does not say."""
-    units, device = len(problem.gradient), problem.gradient.device
-    whole = _work(solver, problem.shape, device)
-    if whole is None:
-        return None
+    units = len(problem.gradient)
     cut = solver.by_unit is not None and units >= size and problem.part(range(units), lambda own: own) is not None
-    share = _work(solver, _smaller(problem.shape, size), device) if cut else None
+    return expected(solver, problem.shape, problem.gradient.device, size if cut else 1)
+
+
+def expected(solver: type[Solver], shape: BlockShape, device: torch.device, size: int) -> Load | None:
+    """What preparing blocks of a shape should cost, whole or in so many shares; None if the solver does not say.
+
+    Args:
+        solver: that prepares them.
+        shape: of all blocks.
+        device: whose costs count.
+        size: how many shares there are; 1: they cannot be cut.
+    """
+    whole = _work(solver, shape, device)
+    if whole is None or size == 1:
+        return None if whole is None else Load(whole)
+    units, blocks = (-(-count // size) for count in (shape.units, shape.blocks))
+    share = _work(solver, shape._replace(units=units, blocks=blocks), device)
     return Load(whole) if share is None else Load(whole, share + CUT_MESSAGES * rates(device).message)
-
-
-def _smaller(shape: BlockShape, size: int) -> BlockShape:
-    """The shape of one of so many shares."""
-    return shape._replace(units=-(-shape.units // size), blocks=-(-shape.blocks // size))
 
 
 def _work(solver: type[Solver], shape: BlockShape, device: torch.device) -> float | None:
     """What preparing and a first use cost, or a little more."""
+    cost = solver.cost(shape, device)
+    if cost is None or cost.begin is not None:
+        return None if cost is None else cost.begin
     uses = min(shape.update_every, 2)
     cost = solver.cost(shape._replace(update_every=uses), device)
     return None if cost is None else cost.step * uses

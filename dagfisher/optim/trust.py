@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .layer import TrainedLayer
-from .settings import AUTO, chosen, plain
+from .layer import Refreshed, TrainedLayer
+from .settings import AUTO, DEFAULTS, chosen, plain
 
 
 class Natural(NamedTuple):
@@ -33,6 +33,21 @@ class Step(NamedTuple):
     """Whether a layer of the group was."""
     lr: float
     """Of the group at this step."""
+
+
+class Vectors(NamedTuple):
+    """What parameters are to move along at one step, before moments and rates, and what was found on the way."""
+
+    vectors: dict[Tensor, Tensor]
+    """Of every parameter with a gradient."""
+    squares: dict[Tensor, Tensor]
+    """What `squared_lengths` gives."""
+    whole: list[Tensor]
+    """Tensors whose sums are not finite if a vector is not."""
+    fresh: dict[TrainedLayer, Refreshed]
+    """The inverse Fishers that this step made."""
+    bounds: dict[int, Step]
+    """What the trust region did to each group, by the id of the group."""
 
 
 BRAKE = 30.0
@@ -107,6 +122,34 @@ def _bound(group: dict[str, Any], layers: list[TrainedLayer]) -> float:
 def _on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     """The numbers as a tensor; those of steps that reuse a Fisher at one rate are sent once."""
     return torch.tensor(numbers, dtype=torch.float32, device=device)
+
+
+def squared_lengths(found: list[Natural], steps: dict[int, Step]) -> dict[Tensor, Tensor]:
+    """vᵀMv of the natural gradients that `bounded` gave, for layers whose second moment is of units or layers.
+
+    M = (αI + F)/s is the metric of v = f·s·(αI + F)⁻¹g, which the trust region shortened by f, so that vᵀMv = f·gᵀv.
+    Logits that are coupled are one unit.
+
+    Args:
+        found: of all layers, after `bounded`.
+        steps: what `bounded` did to each group.
+
+    Returns:
+        For each trained parameter of these layers, the number of its unit or layer in every element.
+    """
+    squares: dict[Tensor, Tensor] = {}
+    for layer, gradient, vector, _ in found:
+        kind = layer.group["second_moment"]
+        if kind == DEFAULTS.second_moment:
+            continue
+        size = layer.declaration.coupled if kind == "unit" else len(gradient)
+        # By rounding, or by a solve that is not exact, it could be less than 0 where it is nearly 0.
+        lengths = (gradient * vector).sum(1).reshape(-1, size).sum(1).clamp_min_(0)
+        if id(layer.group) in steps:
+            lengths = lengths * steps[id(layer.group)].factor.to(lengths)
+        split = layer.split(lengths.repeat_interleave(size).unsqueeze(1).expand_as(vector))
+        squares.update({p: square.to(p.dtype) for p, square in split.items()})
+    return squares
 
 
 class TrustRegions:

@@ -1,7 +1,7 @@
 """From vectors (natural gradients) to new parameters: momentum, Nesterov, Adam, decoupled decay and L1.
 
 Nesterov's look-ahead is written for the step −lr·v, as `torch.optim.SGD` does; Adam's second moment adds
-(1−β₂)x², and both moments are corrected for their start at zero.
+(1−β₂)x², or 1−β₂ times the squared length that it is given, and both moments are corrected for their start at zero.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ def apply_update(
     states: list[dict[str, Any]],
     group: Mapping[str, Any],
     gates: Sequence[Tensor | None] = (),
+    squares: Sequence[Tensor | None] = (),
 ) -> None:
     """Move the parameters of one group by −lr·(accelerated vector + weight_decay·p + l1·sign p), in place.
 
     A parameter whose gate is false stays where it is; its moments forget as if the vector were 0. `states` is read only
     if the group `keeps_moments`. With `maximize` the vectors count with the opposite sign, and the decay as before.
+    Adam's second moment averages the `squares` of a parameter where they are given, and else those of its vector.
     """
     lr: float = group["lr"]
     if group.get("maximize"):
@@ -45,7 +47,7 @@ def apply_update(
     if keeps_moments(group):
         begin_moments(vectors, states, group)
     if group["betas"] is not None:
-        moves = _adam(vectors, states, group["betas"])
+        moves = _adam(vectors, states, group["betas"], squares)
     elif group["momentum"]:
         moves = _momentum(vectors, states, group["momentum"], group["nesterov"])
     else:
@@ -83,7 +85,12 @@ def _momentum(vectors: list[Tensor], states: list[dict[str, Any]], beta: float, 
     return list(foreach_add(vectors, buffers, alpha=beta)) if nesterov else buffers
 
 
-def _adam(vectors: list[Tensor], states: list[dict[str, Any]], betas: tuple[float, float]) -> list[Tensor]:
+def _adam(
+    vectors: list[Tensor],
+    states: list[dict[str, Any]],
+    betas: tuple[float, float],
+    squares: Sequence[Tensor | None],
+) -> list[Tensor]:
     first_beta, second_beta = betas
     for state in states:
         state["step"] += 1
@@ -91,7 +98,13 @@ def _adam(vectors: list[Tensor], states: list[dict[str, Any]], betas: tuple[floa
     second: list[Tensor] = [state["exp_avg_sq"] for state in states]
     foreach_lerp_(first, vectors, 1 - first_beta)
     foreach_mul_(second, second_beta)
-    foreach_addcmul_(second, vectors, vectors, value=1 - second_beta)
+    given = {i: square for i, square in enumerate(squares) if square is not None}
+    if given:
+        foreach_add_([second[i] for i in given], list(given.values()), alpha=1 - second_beta)
+    each = [i for i in range(len(vectors)) if i not in given]
+    if each:
+        own = [vectors[i] for i in each]
+        foreach_addcmul_([second[i] for i in each], own, own, value=1 - second_beta)
     denominators = list(foreach_sqrt(second))
     foreach_div_(denominators, [(1 - second_beta ** state["step"]) ** 0.5 for state in states])
     foreach_add_(denominators, ADAM_EPS)

@@ -26,6 +26,8 @@ class Cost(NamedTuple):
     """Per step: preparing, divided by K, and applying."""
     numbers: float
     """Numbers that are kept in memory."""
+    begin: float | None = None
+    """Of a refresh: preparing and the first solution; None: not known, and processes guess it from `step`."""
 
 
 @dataclass

@@ -34,7 +34,7 @@ from .dense import left_multiply
 from .descent import Descent, attempt, calibrate, guide, iterate
 from .plain import LOOSE, OPERATIONS, Plain, iteration_cost
 from .problems import BlockShape, RowProblem
-from .rates import rates
+from .rates import Rates, rates
 from .reductions import (
     FEW,
     PARTIAL,
@@ -96,18 +96,20 @@ class Conjugate(AskingSolver):
             prepare += known.eigh * size**3
         solve = 6 * iteration
         if update_every > 1 and size > NARROW:  # what a loose tolerance needs is seldom more
-            solve = known.stored * blocks * NARROW**2 + 2.0 * units * d * NARROW + 2 * known.operation
-            prepare += blocks * NARROW**2 * (n + known.small_inverse * NARROW)
+            extra, attempt = _corner_cost(NARROW, n, blocks, known)
+            solve = attempt + 2.0 * units * d * NARROW + 2 * known.operation
+            prepare += extra
         kept = 0
         for corner in (c for c in _CORNERS if c < size and blocks * c**2 <= MOST_KEPT):
-            extra = blocks * corner**2 * (n + known.small_inverse * corner)
-            attempt = known.stored * blocks * corner**2 + 64 / corner * iteration
+            extra, attempt = _corner_cost(corner, n, blocks, known)
+            attempt += 64 / corner * iteration
             if extra / update_every + attempt < solve:
                 prepare, solve, kept = prepare + extra, attempt, blocks * corner**2
         solve += 2.0 * units * d * size
         starting = 50 * known.operation / update_every + 10 * known.operation
         step = (prepare + (update_every - 1) * solve) / update_every + starting
-        return Cost(step, n * (blocks + d) + d * size + kept)
+        begin = None if update_every == 1 else _searching(shape, known)
+        return Cost(step, n * (blocks + d) + d * size + kept, begin)
 
     @classmethod
     def asking(cls, problem: RowProblem) -> Asking[tuple[Conjugate | Plain, Tensor]]:
@@ -232,8 +234,8 @@ class Conjugate(AskingSolver):
         self.iterations, solution = self._calibrate(problem, inside, goal)
         best, best_solution, best_cost = self, solution, turn + self.iterations * iteration
         for corner in [c for c in _CORNERS if c < size] + [size]:
-            prepare = blocks * corner**2 * (n + known.small_inverse * corner) / update_every
-            cost = prepare + known.stored * blocks * corner**2
+            prepare, use = _corner_cost(corner, n, blocks, known)
+            cost = prepare / update_every + use
             narrow_cost = cost + 2.0 * units * parents * corner
             if min(cost + turn, narrow_cost) >= best_cost or blocks * corner**2 > MOST_KEPT:
                 break
@@ -241,6 +243,7 @@ class Conjugate(AskingSolver):
             narrow.leading = problem.inverse(corners)
             if narrow_cost < best_cost and problem.settled(float(problem.length(narrow._left(gradient)))) <= goal:
                 best, best_cost = narrow, narrow_cost
+            if cost + turn >= best_cost:
                 continue
             candidate = dataclasses.replace(self, leading=narrow.leading)
             candidate.iterations, found = candidate._calibrate(problem, inside, goal)
@@ -260,8 +263,8 @@ class Conjugate(AskingSolver):
         spare = 2 * (2.0 * units * n * min(n, d) + OPERATIONS * known.operation) + 2.0 * units * d * min(n, d)
         gram: Tensor | None = None
         for corner in sorted({*(c for c in _CORNERS if c < min(n, d)), *([n] if n < d else [])}):
-            prepare = blocks * corner**2 * (n + known.small_inverse * corner) / problem.update_every
-            cost = prepare + known.stored * blocks * corner**2 + 2.0 * units * d * corner
+            prepare, use = _corner_cost(corner, n, blocks, known)
+            cost = prepare / problem.update_every + use + 2.0 * units * d * corner
             if cost >= spare or blocks * corner**2 > MOST_KEPT:
                 return None
             if gram is None:
@@ -393,3 +396,25 @@ class Conjugate(AskingSolver):
             leading=None if self.leading is None else self.leading[units],
             remainder=None if self.remainder is None else self.remainder[units],
         )
+
+
+def _corner_cost(corner: int, n: int, blocks: int, known: Rates) -> tuple[float, float]:
+    """Of exactly solved directions: preparing them, and using them once."""
+    return blocks * corner**2 * (n + known.small_inverse * corner), known.stored * blocks * corner**2
+
+
+def _searching(shape: BlockShape, known: Rates) -> float:
+    """What `Conjugate` does at a refresh that serves several steps, if the diagonal or `NARROW` directions suffice."""
+    n, d, units, blocks, update_every, *_ = shape
+    size = n if 2 * n <= d else d
+    product, turn = 2.0 * units * n * size, 2.0 * units * size * d
+    whole = full_basis(n, size, blocks, update_every, known)
+    work = 50 * known.operation + float(n) * d * size + product + turn
+    work += known.eigh * size**3 + blocks * n * size if whole else 0.0
+    spare = turn if whole else 2 * product + turn
+    for corner in (c for c in _CORNERS if c < min(n, d) and (whole or c <= NARROW)):
+        prepare, use = _corner_cost(corner, n, blocks, known)
+        if prepare / update_every + use + 2.0 * units * d * corner >= spare:
+            break
+        work += prepare + product
+    return work

@@ -26,6 +26,7 @@ from dagfisher.app.markup import ticks
 from dagfisher.app.report import remade, server, traversal
 from dagfisher.helmholtz import HelmholtzMachine, Settings
 from dagfisher.helmholtz.runs import read_settings
+from dagfisher.probes import LayerProbe, draw_probes, write_probes
 
 CHROMIUM = shutil.which("chromium")
 
@@ -50,7 +51,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         given += ["--algorithm", algorithm, "--epochs", "2", "--eval-samples", "5", "--out", str(home / name)]
         assert main(["train", *given]) == 0
     torch.set_num_threads(threads)
-    (home / "a" / "probes.csv").write_text("layer,test_error\n0,0.125\n")
+    probes = [LayerProbe(0, 9, 0.1, 0.125, 0.125), LayerProbe(1, 6, 0.05, 0.0625, 0.3125)]
+    write_probes(probes, home / "a" / "probes.csv")
+    draw_probes(probes, home / "a" / "probes.png", title="Linear probes")
     assert main(["report", str(home / "a"), str(home / "b"), "--out", str(home / "report.html")]) == 0
     return home
 
@@ -69,7 +72,9 @@ def test_numbers_are_those_of_metrics_csv(folder: Path) -> None:
         assert [full for full, _ in cells] == written(folder / name, re.findall("<th>(.*?)</th>", shown))
         assert [float(short) for _, short in cells] == pytest.approx([float(full) for full, _ in cells], rel=1e-5)
         assert shown.count("<tr>") == 3
-    assert "0.125" in text
+    assert "0.3125" in text
+    picture = base64.b64encode((folder / "a" / "probes.png").read_bytes()).decode()
+    assert text.count(picture) == 1
 
 
 def test_its_commands_make_the_same_run_again(folder: Path) -> None:

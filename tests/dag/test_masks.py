@@ -116,8 +116,15 @@ def test_the_fisher_matrix_of_a_random_dag_is_block_diagonal() -> None:
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(
     "more",
-    [{}, {"momentum": 0.9}, {"betas": (0.9, 0.99)}, {"weight_decay": 0.3, "l1": 0.2}, {"trust_region": 1e-3}],
-    ids=["plain", "momentum", "adam", "decay", "trust"],
+    [
+        {},
+        {"momentum": 0.9},
+        {"betas": (0.9, 0.99)},
+        {"betas": (0.9, 0.99), "second_moment": "unit"},
+        {"weight_decay": 0.3, "l1": 0.2},
+        {"trust_region": 1e-3},
+    ],
+    ids=["plain", "momentum", "adam", "adam of units", "decay", "trust"],
 )
 def test_entries_under_the_mask_never_move(solver: str, more: dict[str, Any]) -> None:
     mask = torch.ones(5, 5, dtype=torch.bool).tril(-1)

@@ -47,6 +47,11 @@ def test_every_public_name_is_in_the_reference(module: str) -> None:
         assert listed or elsewhere, dotted
 
 
+def test_no_page_has_a_name_that_sphinx_gives_to_a_page_of_its_own() -> None:
+    """Sphinx would overwrite it without a warning."""
+    assert not {"search", "genindex", "py-modindex"} & {page.stem for page in DOCS.glob("*.rst")}
+
+
 def test_every_member_of_a_room_that_is_listed_whole_has_a_docstring() -> None:
     for module in re.findall(r"automodule:: (\S+)\n   :members:", REFERENCE):
         room = importlib.import_module(module)

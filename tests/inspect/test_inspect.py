@@ -136,6 +136,42 @@ def test_cosines_are_those_of_natural_gradients_by_hand() -> None:
     assert found.whole == pytest.approx(float(torch.cosine_similarity(torch.cat(naturals), torch.cat(plains), 0)))
 
 
+# Examples
+
+
+def test_what_examples_could_save_is_the_mean_square_of_weighted_steps_by_hand() -> None:
+    """One layer, whose gradients of examples are outer products, and whose blocks are those of the formula."""
+    torch.manual_seed(0)
+    layer = dagfisher.nn.BernoulliLinear(6, 5, dtype=torch.float64)
+    opt = DAGNaturalGradient(layer.parameters(), lr=0.0, damping=0.1, solver="dense")
+    x, y = batch(1), torch.randint(2, (40, 5)).double()
+    opt.zero_grad()
+    with opt.example_norms() as norms:
+        F.binary_cross_entropy_with_logits(layer(x), y, reduction="sum").div(40).backward()
+    opt.step()
+    old = torch.rand(40, dtype=torch.float64) + 0.1
+    found = inspect.examples(norms, old)
+    rows = torch.cat([x, torch.ones(40, 1, dtype=torch.float64)], 1)
+    gradients = torch.einsum("nj,nd->njd", torch.sigmoid(layer(x)).detach() - y, rows)
+    damped = torch.as_tensor(expected_blocks(layer, x)) + 0.1 * torch.eye(7, dtype=torch.float64)
+    solved = torch.linalg.solve(damped, 1.1 * gradients.transpose(0, 1).transpose(1, 2)).permute(2, 0, 1)
+    lengths = {
+        "gradient": gradients.square().sum((1, 2)).sqrt(),
+        "natural": solved.square().sum((1, 2)).sqrt(),
+        "fisher": (gradients * solved).sum((1, 2)).sqrt(),
+    }
+    for metric, each in lengths.items():
+        torch.testing.assert_close(found.norms[metric], each, rtol=1e-8, atol=0)
+        uniform = each.square().mean()
+        assert found.ideal[metric] == pytest.approx(float(each.mean() ** 2 / uniform))
+        pi = old / old.sum()
+        assert found.stale[metric] == pytest.approx(float((pi * (each / (40 * pi)).square()).sum() / uniform))
+        assert found.ideal[metric] < min(found.stale[metric], 1)
+    assert inspect.examples(norms).stale == {}
+    shown = found.figure().axes[0].lines
+    assert len(shown) == 4 and shown[0].get_ydata()[-1] == pytest.approx(1)
+
+
 def test_cosines_need_a_gradient() -> None:
     _, opt, _ = trained()
     opt.zero_grad()

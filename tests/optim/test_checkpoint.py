@@ -19,6 +19,7 @@ ACCELERATIONS: dict[str, dict[str, Any]] = {
     "momentum": {"momentum": 0.9},
     "nesterov": {"momentum": 0.9, "nesterov": True},
     "adam": {"betas": (0.9, 0.99)},
+    "adam of units": {"betas": (0.9, 0.99), "second_moment": "unit"},
 }
 
 

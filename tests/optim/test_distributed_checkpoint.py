@@ -34,6 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "momentum": {"momentum": 0.9},
     "plain": {},
     "adam": {"betas": (0.9, 0.99)},
+    "adam of layers": {"betas": (0.9, 0.99), "second_moment": "layer"},
     "adam for the undeclared": {"undeclared": "adam"},
     "woodbury": {"solver": "woodbury", "momentum": 0.9},
     "conjugate": {"solver": "conjugate", "tolerance": 0.1},

@@ -66,6 +66,8 @@ ACCELERATIONS: dict[str, dict[str, Any]] = {
     "momentum": {"momentum": 0.9},
     "nesterov": {"momentum": 0.9, "nesterov": True},
     "adam": {"betas": (0.9, 0.99), "undeclared": "adam"},
+    "adam of units": {"betas": (0.9, 0.99), "second_moment": "unit", "trust_region": 1e-4},
+    "adam of layers": {"betas": (0.9, 0.99), "second_moment": "layer"},
     "trust region": {"trust_region": 1e-4},
     "found damping": {"damping": "auto"},
     "defaults": {name: getattr(DEFAULTS, name) for name in ("damping", "trust_region", "tolerance")},

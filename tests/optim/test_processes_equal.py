@@ -116,6 +116,8 @@ class Case(NamedTuple):
 
 
 TIGHT = {"tolerance": 1e-13}
+KEPT: dict[str, Any] = {"update_every": 3, "momentum": 0.8, "window": 2}
+"""Settings with which an optimizer has something of each kind to save."""
 AUTO: dict[str, Any] = {"damping": "auto", "update_every": "auto", "trust_region": 1.0, "momentum": 0.8, "lr": 0.1}
 
 
@@ -133,10 +135,12 @@ CASES: dict[str, Case] = {
     **{f"{s}, reuse": Case(Net, {"solver": s, "update_every": 3, **TIGHT}) for s in SOLVERS},
     **{f"{s}, window": Case(Net, {"solver": s, "window": 2, **TIGHT}) for s in SOLVERS},
     **{f"{s}, accumulation": Case(Net, {"solver": s, **TIGHT}, passes=2) for s in SOLVERS},
+    **{f"{s}, resume": Case(Net, {"solver": s, **KEPT, **TIGHT}, weighted=True) for s in SOLVERS},
     **{f"{s}, convolution": Case(Convolution, {"solver": s, **TIGHT}) for s in SOLVERS},
     **{f"{s}, mask": Case(masked, {"solver": s, **TIGHT}, weighted=True) for s in SOLVERS},
     **{f"{s}, coupled": Case(coupled, {"solver": s, **TIGHT}, weighted=True, tolerance=1e-8) for s in SOLVERS},
     "by itself": Case(Net, AUTO),
+    "adam of units": Case(Net, {**AUTO, "momentum": 0.0, "betas": (0.9, 0.99), "second_moment": "unit"}),
     "nothing is cut": Case(Net, {"solver": "dense", "update_every": 3}, cut=False),
     "by itself, uneven": Case(Net, AUTO, uneven=(7, 5, 0, 0), weighted=True),
     "wide, by itself": Case(Wide, AUTO, tolerance=1e-7),
@@ -274,3 +278,19 @@ def test_solutions_are_gathered_only_where_that_is_cheaper(together: list[dict[s
     world, numbers = sent["processes"], sum(p.numel() for p in made("wide, kept for long").parameters())
     assert sent["reuse"]["bytes"] >= (world - 1) / world * 8 * numbers
     assert together[0]["nothing is cut"]["communication"]["reuse"] == {"messages": 0, "bytes": 0}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_state_of_some_processes_continues_with_any_number(solver: str, pool: Pools) -> None:
+    case = f"{solver}, resume"
+    alone = train(case, 0, 1, range(9))
+    saved = pool(2).run(resumed, 2, case, range(4), None)[1]  # between two refreshes
+    saved = pool(4).run(resumed, 4, case, range(4, 7), saved)[3]
+    found = train(case, 0, 1, range(7, 9), saved)
+    for name, value in alone["model"].items():
+        torch.testing.assert_close(found["model"][name], value, rtol=1e-9, atol=1e-9)
+    assert found["refreshed"] == alone["refreshed"]
+
+
+def resumed(rank: int, world: int, case: str, steps: range, start: Any) -> dict[str, Any]:
+    return train(case, rank, world, steps, start)

@@ -1,0 +1,218 @@
+"""The experiments of `published.py`: what was published, and the runs that answer it.
+
+A job is one training with one seed. What is not said is as `dagfisher train` has it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagfisher.helmholtz import PRESETS
+
+SEEDS = (1, 2, 3)
+EVALUATED = (1000, 100)
+"""Test images and samples of the figure after each epoch."""
+ALL = (10_000, 10_000)
+"""Test images and samples of the last figure, as published."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training.
+
+    Args:
+        experiment: its name.
+        row: what differs within the experiment.
+        seed: of everything.
+        settings: of `dagfisher.helmholtz.Settings`.
+        epochs: in all; None: as many as fit into `hours`.
+        hours: of one core; the length of the schedule follows from a short trial.
+        published: the figure to compare with, and where it is printed.
+        bottom: "conv/dense" and the like, for machines on 48×48 pixels.
+        angles: steps since a refresh after which the angle between reused and fresh natural gradients is measured.
+        final: images and samples of the last figure; None: the figure after the last epoch is enough.
+    """
+
+    experiment: str
+    row: str
+    seed: int
+    settings: Mapping[str, Any] = field(hash=False)
+    epochs: int | None = None
+    hours: float | None = None
+    published: tuple[float, str] | None = None
+    bottom: str | None = None
+    angles: tuple[int, ...] = ()
+    final: tuple[int, int] | None = None
+
+    @property
+    def name(self) -> str:
+        """Unlike that of any other job; also the name of its checkpoint."""
+        length = f"{self.epochs}" if self.hours is None else f"{self.hours:g}h"
+        return f"{self.experiment} {self.row} {length} {self.seed}".replace("/", "-")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Jobs that belong together.
+
+    Args:
+        name: for the command line.
+        asks: the question, for people.
+        jobs: from the hours that a job may have to all jobs.
+    """
+
+    name: str
+    asks: str
+    jobs: Callable[[float], list[Job]]
+
+
+def _preset(experiment: str, name: str, epochs: int, seeds: Sequence[int] = SEEDS, **more: Any) -> list[Job]:
+    """The settings of a published row, for so many epochs."""
+    preset = PRESETS[name]
+    settings, published = {**preset.settings, "epochs": epochs}, (preset.published, preset.source)
+    return [Job(experiment, name, seed, settings, epochs, published=published, **more) for seed in seeds]
+
+
+def _thesis_mini(data: str) -> Callable[[float], list[Job]]:
+    names = {"b": ("ws", "rws", "nrws-100"), "c": ("ws", "rws", "nrws")}[data]
+    name = f"mini-{data}-thesis"
+    return lambda hours: [
+        job for row in names for job in _preset(name, f"thesis-mini-mnist-{data}-{row}", 100, final=ALL)
+    ]
+
+
+def _ours_mini(data: str) -> Callable[[float], list[Job]]:
+    figures = {"b": (-29.337, -28.695, -27.606), "c": (-38.232, -37.811, -36.578)}[data]
+    rows = zip(("nrws", "rws", "ws"), reversed(figures), strict=True)
+    common = {"data": "mini-mnist", "binarisation": data.upper(), "epochs": 40}
+    name, source = f"mini-{data}-ours", "thesis, Table D.1, 500 epochs"
+    jobs = [
+        Job(name, row, seed, {**common, "algorithm": row}, 40, published=(figure, source), final=ALL)
+        for row, figure in rows
+        for seed in SEEDS
+    ]
+    return lambda hours: jobs
+
+
+def _long(name: str, data: str, letter: str, figures: dict[str, float], source: str) -> Callable[[float], list[Job]]:
+    def jobs(hours: float) -> list[Job]:
+        common = {"data": data, "binarisation": letter}
+        return [
+            Job(name, row, 1, {**common, "algorithm": row}, hours=hours, published=(figure, source), final=ALL)
+            for row, figure in figures.items()
+        ]
+
+    return jobs
+
+
+def _belief_nets(hours: float) -> list[Job]:
+    source = "literature: VIMCO-50 as in Table 1 of Maddison et al. 2017, 50,000 samples"
+    nets = {"784-200": ((200,), -98.8), "784-200-200": ((200, 200), -90.7)}
+    jobs = []
+    for (net, (layers, figure)), row in itertools.product(nets.items(), ("rws", "nrws")):
+        settings = {"data": "mnist", "binarisation": "F", "layers": layers, "algorithm": row}
+        more: dict[str, Any] = {"hours": hours, "published": (figure, source), "final": ALL}
+        jobs.append(Job("belief-nets", f"{net} {row}", 1, settings, **more))
+    return jobs
+
+
+def _kept(name: str, data: str, letter: str, epochs: int) -> Callable[[float], list[Job]]:
+    """K at equal epochs, everything else as tuned before on miniMNIST: rate 0.1, damping 0.2, B 32, S 10."""
+    common: dict[str, Any] = {"data": data, "binarisation": letter, "algorithm": "nrws", "trust_region": "none"}
+    common |= {"lr": 0.1, "damping": 0.2, "momentum": 0.0, "batch_size": 32, "samples": 10, "epochs": epochs}
+    kept = (1, 10, 100, 500, 1000, 10_000)
+
+    def jobs(hours: float) -> list[Job]:
+        return [
+            Job(name, f"K = {k:,}", seed, {**common, "update_every": k}, epochs, angles=(1, 10, 100, 500, 1000))
+            for k in kept
+            for seed in SEEDS
+        ]
+
+    return jobs
+
+
+def _map(name: str, common: dict[str, Any], epochs: int) -> Callable[[float], list[Job]]:
+    rates, dampings = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2), (0.005, 0.02, 0.05, 0.1, 0.2, 0.5)
+    fixed = {"algorithm": "nrws", "update_every": 1000, "trust_region": "none", "momentum": 0.0}
+    fixed |= {"lr_schedule": "constant", "batch_size": 32, "samples": 10, "epochs": epochs}
+
+    def jobs(hours: float) -> list[Job]:
+        return [
+            Job(name, f"{rate:g} {damping:g}", 1, {**common, **fixed, "lr": rate, "damping": damping}, epochs)
+            for damping in dampings
+            for rate in rates
+        ]
+
+    return jobs
+
+
+def _chapter_6(hours: float) -> list[Job]:
+    """Tables 6.1 to 6.5 with settings as printed, for a hundredth of the epochs: directions, not figures."""
+    names = [p.name for p in PRESETS.values() if "Table 6." in p.source and "faces" not in p.name]
+    return [job for name in names if not name.endswith("-5000") for job in _preset("chapter-6", name, 20, (1,))]
+
+
+def _sleep(hours: float) -> list[Job]:
+    common = {"data": "mini-mnist", "algorithm": "nrws", "epochs": 20}
+    rows: dict[str, dict[str, Any]] = {f"sleep-well {m}": {"sleep_steps": m} for m in (1, 3, 5, 10)}
+    rows["rescaled-sleep 3"] = {"sleep_scale": 3.0}
+    return [Job("sleep", row, seed, {**common, **more}, 20) for row, more in rows.items() for seed in SEEDS]
+
+
+def _convolutions(hours: float) -> list[Job]:
+    kinds = ("dense/dense", "conv/dense", "dense/deconv", "conv/deconv")
+    common = {"data": "fashion-mnist", "binarisation": "C"}
+    return [
+        Job("conv-48", f"{kind} {row}", 1, {**common, "algorithm": row}, hours=hours / 2, bottom=kind)
+        for kind in kinds
+        for row in ("rws", "nrws")
+    ]
+
+
+def _gaussian(hours: float) -> list[Job]:
+    common = {"data": "fashion-mnist", "binarisation": "G"}
+    return [
+        Job("gaussian-48", row, 1, {**common, "algorithm": row}, hours=hours / 2, bottom="gaussian")
+        for row in ("rws", "nrws")
+    ]
+
+
+MNIST = {"rws": -87.36, "nrws": -84.91, "nbihm": -86.18}
+FASHION = {"rws": -236.96, "nrws": -235.65, "nbihm": -235.95}
+SMALL = {"data": "mnist", "binarisation": "F", "layers": (200, 100, 10)}
+EXPERIMENTS = (
+    Experiment("mini-b-ours", "miniMNIST B, our defaults, 40 epochs: past the published 500 epochs?", _ours_mini("b")),
+    Experiment("mini-c-ours", "miniMNIST C, our defaults, 40 epochs", _ours_mini("c")),
+    Experiment("mini-b-thesis", "miniMNIST B with the thesis' settings, 100 epochs", _thesis_mini("b")),
+    Experiment("mini-c-thesis", "miniMNIST C with the thesis' settings, 100 epochs", _thesis_mini("c")),
+    Experiment(
+        "mnist-f",
+        "MNIST F, 12 layers, our defaults for some hours: past −86.14 and −84.88?",
+        _long("mnist-f", "mnist", "F", MNIST, "thesis, Tables 5.1 and 5.3, up to 2,000 epochs"),
+    ),
+    Experiment(
+        "fashion-c",
+        "FashionMNIST C, 12 layers, our defaults for some hours: past −235.65 and −235.43?",
+        _long("fashion-c", "fashion-mnist", "C", FASHION, "thesis, Tables 5.2 and 5.4, up to 2,000 epochs"),
+    ),
+    Experiment("belief-nets", "MNIST F, 784-200 and 784-200-200 against VIMCO", _belief_nets),
+    Experiment("k-mini", "does K hurt learning? miniMNIST B, 5 epochs", _kept("k-mini", "mini-mnist", "B", 5)),
+    Experiment("k-mnist", "does K hurt learning? MNIST F, 12 layers, 3 epochs", _kept("k-mnist", "mnist", "F", 3)),
+    Experiment(
+        "map-mini",
+        "damping × rate on miniMNIST (Figure C.2)",
+        _map("map-mini", {"data": "mini-mnist", "binarisation": "B"}, 1),
+    ),
+    Experiment(
+        "map-mnist", "damping × rate on MNIST F, 200-100-10 (Figure C.3), one epoch", _map("map-mnist", SMALL, 1)
+    ),
+    Experiment("chapter-6", "Tables 6.1 to 6.5 as printed, for 20 epochs", _chapter_6),
+    Experiment("sleep", "sleep-well 1, 3, 5, 10 and rescaled-sleep, miniMNIST B, 20 epochs", _sleep),
+    Experiment("conv-48", "48×48 pixels (FashionMNIST enlarged), Figures 7.8 and 7.9", _convolutions),
+    Experiment("gaussian-48", "48×48 grey values, every unit Gaussian (thesis 7.1.3)", _gaussian),
+)
+BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}

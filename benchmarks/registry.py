@@ -1,0 +1,143 @@
+"""One line for each benchmark: what it shows, what it costs, where its results are and which code they measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+_OPTIMIZER = ("dagfisher/optim", "dagfisher/solvers", "dagfisher/fisher", "dagfisher/capture")
+_MACHINES = (*_OPTIMIZER, "dagfisher/helmholtz")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One script.
+
+    Args:
+        name: of the script.
+        shows: in a line.
+        minutes: of one core, about.
+        results: files in benchmarks/results; the first has the numbers.
+        measures: the code whose later changes make the results stale, from the root of the repository.
+        resumes: the same command goes on where it stopped; the others take minutes and start again.
+    """
+
+    name: str
+    shows: str
+    minutes: float
+    results: tuple[str, ...]
+    measures: tuple[str, ...] = _OPTIMIZER
+    resumes: bool = True
+
+    @property
+    def script(self) -> Path:
+        """What `python` runs."""
+        return ROOT / "benchmarks" / f"{self.name}.py"
+
+    @property
+    def path(self) -> Path:
+        """The file of the numbers."""
+        return RESULTS / self.results[0]
+
+
+BENCHMARKS = (
+    Benchmark(
+        "equal_seconds",
+        "natural gradients as they come against tuned SGD, Adam, SOAP and Muon after equal seconds",
+        240,
+        ("equal_seconds.jsonl", "equal_seconds.png"),
+        _MACHINES,
+    ),
+    Benchmark(
+        "peers",
+        "fifteen optimizers on the same networks and gradients, each at its best of a grid of equal size",
+        120,
+        ("peers.jsonl", "peers.png"),
+        _MACHINES,
+    ),
+    Benchmark(
+        "published",
+        "the experiments of the thesis and the paper, with the published figure beside each",
+        6000,
+        ("published.jsonl", "published.png"),
+        _MACHINES,
+    ),
+    Benchmark(
+        "mini_mnist",
+        "WS, RWS, BiHM and their natural forms on miniMNIST, against epochs and seconds",
+        120,
+        ("mini_mnist.json", "mini_mnist.png"),
+        _MACHINES,
+    ),
+    Benchmark(
+        "ablation",
+        "what momentum, regularisers, sleep variants and others are worth for NRWS on miniMNIST",
+        300,
+        ("ablation.json",),
+        _MACHINES,
+    ),
+    Benchmark("mnist", "the twelve-layer machine on MNIST B for hours", 300, ("mnist.json", "mnist.png"), _MACHINES),
+    Benchmark("lateral", "what connections inside layers are worth on miniMNIST", 15, ("lateral.json",), _MACHINES),
+    Benchmark(
+        "visible_fisher",
+        "NRWS with the Fisher of p(x) in place of that of p(x, h)",
+        10,
+        ("visible_fisher.jsonl",),
+        _MACHINES,
+    ),
+    Benchmark("importance", "what drawing examples by their norms saves", 6, ("importance.jsonl",)),
+    Benchmark(
+        "search",
+        "black-box search against CMA-ES and UMDA",
+        30,
+        ("search.jsonl", "search.png"),
+        ("dagfisher/search",),
+    ),
+    Benchmark(
+        "solvers",
+        "time, memory and error of each solver beside the textbook",
+        10,
+        ("solvers.json", "solvers.png"),
+        ("dagfisher/solvers",),
+        resumes=False,
+    ),
+    Benchmark("step_ratio", "a whole step of NRWS in steps of RWS", 4, ("step_ratio.json",), _MACHINES, resumes=False),
+    Benchmark("vae_step", "a whole natural step of VAEs in steps of Adam", 8, ("vae_step.json",), resumes=False),
+    Benchmark(
+        "convolution",
+        "natural steps and memory of convolutional machines",
+        2,
+        ("convolution.json",),
+        _MACHINES,
+        resumes=False,
+    ),
+    Benchmark("dag", "masked and coupled blocks beside dense ones", 3, ("dag.json",), resumes=False),
+    Benchmark(
+        "distributed",
+        "what several processes gain on the MNIST network",
+        2,
+        ("distributed.json",),
+        resumes=False,
+    ),
+    Benchmark(
+        "cluster_model",
+        "traffic and time of any cluster by formulas",
+        0.1,
+        ("cluster_model.json",),
+        ("benchmarks/cluster_model.py",),
+        resumes=False,
+    ),
+    Benchmark("soak", "memory and drift over 100,000 steps", 10, ("soak.json",), resumes=False),
+)
+PARTS = (
+    *("textbook", "trained_layer", "solvers_plot", "rivals", "timed_run", "equal_seconds_report"),
+    *("peer_learners", "peers_report", "published_jobs", "published_report", "registry", "report", "tables"),
+)
+"""Files of this folder that are parts of others."""
+
+
+def named(name: str) -> Benchmark:
+    """The benchmark of that name."""
+    return next(benchmark for benchmark in BENCHMARKS if benchmark.name == name)

@@ -1,0 +1,113 @@
+"""The experiments about published figures are complete, resume exactly, and are reported as they were run."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from dagfisher.helmholtz import Settings
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("published")
+
+
+def jobs(published: ModuleType) -> list[Any]:
+    return [job for experiment in published.BY_NAME.values() for job in experiment.jobs(2.0)]
+
+
+def small(published: ModuleType, **more: Any) -> Any:
+    settings = {"data": "three-by-three", "algorithm": "nrws", "layers": (4, 2), "batch_size": 300, "samples": 3}
+    return published.Job("tiny", "row", 1, settings, **{"epochs": 3, **more})
+
+
+def test_every_job_has_settings_that_can_be_and_a_name_of_its_own(published: ModuleType) -> None:
+    every = jobs(published)
+    assert len({job.name for job in every}) == len(every) > 200
+    for job in every:
+        resolved = Settings.resolve(**job.settings)
+        assert resolved.algorithm == job.settings["algorithm"]
+        assert (job.epochs is None) == (job.hours is not None)
+        if job.epochs is not None:
+            assert resolved.epochs == job.epochs, job.name
+
+
+def test_a_run_that_is_stopped_at_every_step_ends_as_an_undisturbed_one(published: ModuleType, tmp_path: Path) -> None:
+    job = small(published, final=(18, 20))
+    whole = published.run(job, tmp_path / "whole", time.time() + 600, None)
+    stops = 0
+    while True:
+        try:
+            parts = published.run(job, tmp_path / "parts", 0.0, None)
+            break
+        except published.Enough:
+            stops += 1
+    assert stops == 3 * 6 - 1  # six steps an epoch, and no stop after the last
+    states = [torch.load(tmp_path / name / f"{job.name}.pt", weights_only=True) for name in ("whole", "parts")]
+    for one, other in zip(*(state["trainer"]["machine"].values() for state in states), strict=True):
+        assert torch.equal(one, other)
+    assert parts["final"] == whole["final"] and parts["final"]["images"] == 18
+    assert [row["log_p"] for row in parts["rows"]] == [row["log_p"] for row in whole["rows"]]
+    assert parts["rows"][-1]["weights"] > 0 and parts["rows"][-1]["gradients"] > 0
+    assert {"cpu", "torch", "commit"} <= parts["on"].keys()
+
+
+def test_hours_become_as_many_epochs_as_fit(published: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "TRIAL", 1)
+    short, long = (published.epochs_of(small(published, epochs=None, hours=hours)) for hours in (1e-9, 0.02))
+    assert short == 1 and long > 100
+
+
+def test_angles_between_reused_and_fresh_natural_gradients_are_measured(published: ModuleType, tmp_path: Path) -> None:
+    job = small(published, angles=(1, 2))
+    job = published.replace(job, settings={**job.settings, "lr": 0.1, "damping": 0.2, "update_every": 2})
+    record = published.run(job, tmp_path, time.time() + 600, None)
+    assert list(record["angles"]) == ["1", "2"] and 0 < record["angles"]["2"] < 90
+
+
+def test_images_are_enlarged_to_48_pixels_and_machines_fit_them(published: ModuleType) -> None:
+    data = published.Dataset(
+        "grey", "C", (28, 28), *(torch.randint(256, (n, 784), dtype=torch.uint8) for n in (6, 2, 2))
+    )
+    larger = published.enlarged(data)
+    assert larger.shape == (48, 48) and larger.train.shape == (6, 2304) and larger.train.dtype == torch.uint8
+    machine = published.convolutional("conv/deconv", 48, published.ABOVE)
+    assert machine.sizes == [2304, 8 * 24 * 24, *published.ABOVE]
+    assert torch.isfinite(machine.log_likelihood(larger.evaluation("test"), 2)).all()
+
+
+def test_the_report_has_a_table_for_each_kind_of_experiment(published: ModuleType, tmp_path: Path) -> None:
+    row = {"epoch": 1, "seconds": 1.0, "train": -30.0, "log_p": -29.5, "weights": 3.0, "gradients": 1.0}
+    common = {"epochs": 1, "seconds": 1.0, "published": [-28.39, "thesis"], "rows": [row]}
+    records = [
+        {**common, "experiment": "mini-b-ours", "row": "nrws", "seed": seed, "name": f"a{seed}"} for seed in (1, 2)
+    ]
+    for record, value in zip(records, (-28.0, -28.2), strict=True):
+        record["final"] = {"log_p": value, "standard_error": 0.1, "images": 10_000, "samples": 10_000}
+    for i, cell in enumerate(("0.1 0.2", "0.2 0.2", "0.1 0.5")):
+        map_row = {**row, "log_p": -30.0 - i}
+        records.append({**common, "experiment": "map-mini", "row": cell, "seed": 1, "name": cell, "rows": [map_row]})
+    out = tmp_path / "published.jsonl"
+    out.write_text("".join(json.dumps(record) + "\n" for record in records))
+    command = [sys.executable, str(BENCHMARKS / "published.py"), "--report", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "-28.10 ± 0.14 (10,000 × 10,000)" in done.stdout and "-28.39 (thesis)" in done.stdout
+    assert [line.split() for line in done.stdout.splitlines() if line.startswith("0.")] == [
+        ["0.2", "-30.00", "-31.00"],
+        ["0.5", "-32.00", "–"],
+    ]
+    assert out.with_suffix(".png").stat().st_size > 10_000
