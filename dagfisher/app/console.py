@@ -19,7 +19,7 @@ from .._text import with_error
 from ..errors import MissingExtraError
 from ..helmholtz.metrics import Row
 from ..helmholtz.runs import Run
-from ..inspect import numbers
+from ..inspect import numbers, scalars
 from ..optim import DAGNaturalGradient
 from .progress import Bar, warn
 
@@ -173,9 +173,7 @@ def board(run: Run) -> Callable[[Row], None]:
         for name, value in run.trainer.optimizer_values().items():
             writer.add_scalar(f"optimizer/{name}", value, row.steps)
         if isinstance(run.trainer.optimizer, DAGNaturalGradient):
-            for name, value in numbers(run.trainer.optimizer).items():
-                if name.startswith("damping/"):
-                    writer.add_scalar(name, value, row.steps)
+            scalars(writer)({**numbers(run.trainer.optimizer), "step": row.steps})
         writer.flush()
 
     return send

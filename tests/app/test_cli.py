@@ -290,9 +290,8 @@ def test_tensorboard_gets_the_rows() -> None:
 
     events = EventAccumulator("a/tensorboard")
     events.Reload()
-    assert {"optimizer/lr", "optimizer/damping", "optimizer/divergence", "damping/prior"} <= set(
-        events.Tags()["scalars"]
-    )
+    names = {"optimizer/lr", "optimizer/damping", "optimizer/divergence", "damping/prior", "damping/group 1"}
+    assert names | {"divergence/group 0", "factor/group 0", "shortened/group 0"} <= set(events.Tags()["scalars"])
     rows = read_rows(Path("a"))
     assert [event.value for event in events.Scalars("optimizer/damping")] == pytest.approx([r.damping for r in rows])
 
