@@ -15,7 +15,8 @@ from ..plots import COLOURS, tile
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --faint: #ddd; --soft: #666 }
-@media (prefers-color-scheme: dark) { :root { --ink: #ddd; --paper: #16181c; --faint: #3a3d44; --soft: #9a9da4 } }
+@media (prefers-color-scheme: dark) { :root { --ink: #ddd; --paper: #16181c; --faint: #3a3d44; --soft: #9a9da4 }
+  polyline, circle, .key { filter: brightness(1.4) } }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
   max-width: 72rem; padding: 0 1rem 3rem }
 h2 { margin-top: 2.5rem; border-top: 1px solid var(--faint); padding-top: 1.5rem; overflow-wrap: anywhere }
