@@ -18,7 +18,7 @@ from .rules import declare_model
 from .solvers import register_solver
 from .summary import summary
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "DAGNaturalGradient",
     "choose_solver",

@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
+import html
 import math
+from collections.abc import Sequence
+
+
+class Table(str):
+    """Text in columns, which a notebook shows as a table of its own; made by `table`."""
+
+    header: list[str]
+    lines: list[list[str]]
+    left: int
+
+    def _repr_html_(self) -> str:
+        """The same as HTML, for notebooks."""
+        places = ["left" if i < self.left else "right" for i in range(len(self.header))]
+
+        def cells(line: Sequence[str]) -> list[str]:
+            return [f'<div style="text-align: {p}">{html.escape(c)}</div>' for p, c in zip(places, line, strict=True)]
+
+        return html_table(cells(self.header), [cells(line) for line in self.lines])
+
+
+def html_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table whose cells are HTML."""
+    top = "".join(f"<th>{cell}</th>" for cell in header)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in lines)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def with_error(value: float, error: float | None, digits: int = 2) -> str:
@@ -23,7 +49,7 @@ def explained(columns: dict[str, str]) -> str:
     return "\n".join(f"{name:<{width}}  {words}".rstrip() for name, words in columns.items())
 
 
-def table(header: list[str], lines: list[list[str]], left: int = 1) -> str:
+def table(header: list[str], lines: list[list[str]], left: int = 1) -> Table:
     """A header, a rule and lines of text in aligned columns.
 
     Args:
@@ -37,4 +63,6 @@ def table(header: list[str], lines: list[list[str]], left: int = 1) -> str:
         aligned = enumerate(zip(row, widths, strict=True))
         cells = [cell.ljust(width) if i < left else cell.rjust(width) for i, (cell, width) in aligned]
         shown.append("  ".join(cells).rstrip())
-    return "\n".join(shown)
+    found = Table("\n".join(shown))
+    found.header, found.lines, found.left = header, lines, left
+    return found

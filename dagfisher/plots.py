@@ -1,4 +1,4 @@
-"""Pictures as PNG files: learning curves against epochs and seconds, and squares of images.
+"""Pictures as PNG files and matplotlib figures: learning curves against epochs and seconds, and squares of images.
 
 This room knows curves and images, not where they come from. It needs matplotlib, which is imported when a picture is
 drawn.
@@ -6,6 +6,8 @@ drawn.
 
 from __future__ import annotations
 
+import functools
+import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -52,12 +54,12 @@ class Panel(NamedTuple):
     """(n, pixels), from 0 (white) to 1 (black)."""
 
 
-def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, quantity: str) -> None:
-    """Write a picture of the curves against epochs, and against seconds of training, side by side.
+def draw_curves(curves: Sequence[Curve], path: Path | None, *, title: str, quantity: str) -> Any:
+    """A picture of the curves against epochs, and against seconds of training, side by side; its matplotlib figure.
 
     Args:
         curves: the lines, in the order of the legend.
-        path: the PNG file; its folder is made if need be.
+        path: the PNG file to write, whose folder is made if need be; None: none is written.
         title: of the picture.
         quantity: what the values are, with their unit.
     """
@@ -77,18 +79,18 @@ def draw_curves(curves: Sequence[Curve], path: Path, *, title: str, quantity: st
     handles, labels = left.get_legend_handles_labels()
     columns = min(len(curves), 5 if max((len(label) for label in labels), default=0) < 16 else 3)
     figure.legend(handles, labels, loc="outside lower center", ncols=max(1, columns), frameon=False)
-    _write(figure, path)
+    return _written(figure, path)
 
 
 def draw_places(
-    lines: Mapping[str, Sequence[float]], places: Sequence[str], path: Path, *, title: str, quantity: str
-) -> None:
-    """Write a picture of lines that have a value at each of some named places, for example the layers of a network.
+    lines: Mapping[str, Sequence[float]], places: Sequence[str], path: Path | None, *, title: str, quantity: str
+) -> Any:
+    """A picture of lines that have a value at each of some named places, like layers; its matplotlib figure.
 
     Args:
         lines: the values by the label of their line, as many as there are places; solid, then dashed and dotted.
         places: their names, from left to right.
-        path: the PNG file; its folder is made if need be.
+        path: the PNG file to write, whose folder is made if need be; None: none is written.
         title: of the picture.
         quantity: what the values are, with their unit.
     """
@@ -103,16 +105,16 @@ def draw_places(
     tidy(axes)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    _write(figure, path)
+    return _written(figure, path)
 
 
-def draw_panels(panels: Sequence[Sequence[Panel]], shape: tuple[int, int], path: Path, *, title: str) -> None:
-    """Write a picture of panels in rows and columns, each a square of images.
+def draw_panels(panels: Sequence[Sequence[Panel]], shape: tuple[int, int], path: Path | None, *, title: str) -> Any:
+    """A picture of panels in rows and columns, each a square of images; its matplotlib figure.
 
     Args:
         panels: rows of panels; they may differ in length.
         shape: (rows, columns) of every image.
-        path: the PNG file; its folder is made if need be.
+        path: the PNG file to write, whose folder is made if need be; None: none is written.
         title: of the picture.
     """
     columns = max(len(row) for row in panels)
@@ -126,7 +128,7 @@ def draw_panels(panels: Sequence[Sequence[Panel]], shape: tuple[int, int], path:
             axes.set_title(panel.title, fontsize=11, color=INK)
             axes.set_anchor("N")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
-    _write(figure, path)
+    return _written(figure, path)
 
 
 def tile(images: Tensor, shape: tuple[int, int]) -> Any:
@@ -197,11 +199,24 @@ def require_matplotlib() -> None:
 
 
 def blank(width: float, height: float) -> Any:
-    """An empty matplotlib figure of so many inches, which belongs to no window."""
+    """An empty matplotlib figure of so many inches, which belongs to no window; a notebook shows it."""
     require_matplotlib()
+    return _figure_class()(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+@functools.cache
+def _figure_class() -> Any:
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    class ShownFigure(Figure):
+        """A figure that notebooks show, also where pyplot was never imported."""
+
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png", dpi=90)
+            return file.getvalue()
+
+    return ShownFigure
 
 
 def tidy(axes: Any) -> None:
@@ -212,6 +227,8 @@ def tidy(axes: Any) -> None:
     axes.tick_params(colors=INK)
 
 
-def _write(figure: Any, path: Path) -> None:
-    with replacing(path) as file:
-        figure.savefig(file, format="png", dpi=150)
+def _written(figure: Any, path: Path | None) -> Any:
+    if path is not None:
+        with replacing(path) as file:
+            figure.savefig(file, format="png", dpi=150)
+    return figure

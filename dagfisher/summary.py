@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ._text import table
+from ._text import Table, table
 from .bypass import bypassed
 from .declaration import Declaration, declaration_of
 
@@ -30,8 +30,10 @@ class Trains(Protocol):
         """The layer as it is trained, a `Prepared`, or None."""
 
 
-def summary(model: nn.Module, optimizer: Trains | None = None) -> str:
+def summary(model: nn.Module, optimizer: Trains | None = None) -> Table:
     """A table of the model's layers: what each is declared as, and the size of its Fisher blocks.
+
+    It is text to be printed, and a notebook shows it as a table.
 
     Args:
         model: any module.

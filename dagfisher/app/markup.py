@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from .._text import html_table
 from ..plots import COLOURS, tile
 
 STYLE = """
@@ -47,10 +48,8 @@ def colour(index: int) -> str:
 
 
 def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table whose cells are HTML."""
-    top = "".join(f"<th>{cell}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in lines)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    """A table whose cells are HTML, which scrolls on a narrow screen."""
+    return f'<div class="scroll">{html_table(header, lines)}</div>'
 
 
 def exact(value: float | None) -> str:

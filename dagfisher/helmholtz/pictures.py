@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Generator
 
@@ -39,8 +40,10 @@ def run_panels(machine: HelmholtzMachine, data: Dataset, generator: Generator) -
     ]
 
 
-def draw_run(folder: Path, rows: Sequence[Row], panels: Sequence[Panel], shape: tuple[int, int], *, title: str) -> None:
-    """Write the curves.png and samples.png of a run.
+def draw_run(
+    folder: Path, rows: Sequence[Row], panels: Sequence[Panel], shape: tuple[int, int], *, title: str
+) -> tuple[Any, Any]:
+    """Write the curves.png and samples.png of a run, and return their matplotlib figures.
 
     Args:
         folder: of the run.
@@ -54,8 +57,8 @@ def draw_run(folder: Path, rows: Sequence[Row], panels: Sequence[Panel], shape: 
         _curve("valid", rows, [row.valid_log_likelihood for row in rows]),
         _curve("train, while learning", rows, [row.train_log_likelihood for row in rows]),
     ]
-    draw_curves(curves, folder / CURVES, title=title, quantity="log-likelihood (nats)")
-    draw_panels([panels], shape, folder / SAMPLES, title=title)
+    drawn = draw_curves(curves, folder / CURVES, title=title, quantity="log-likelihood (nats)")
+    return drawn, draw_panels([panels], shape, folder / SAMPLES, title=title)
 
 
 def _curve(label: str, rows: Sequence[Row], values: Sequence[float]) -> Curve:

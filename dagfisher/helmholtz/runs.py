@@ -32,6 +32,7 @@ from .machine import HelmholtzMachine
 from .metrics import METRICS, Row, write_rows
 from .pictures import display, draw_run, run_panels
 from .settings import Settings
+from .shown import run_html
 from .untrained import EXAMPLES, Untrained
 
 __all__ = ["CHECKPOINT", "CONFIG", "Run", "Stopped", "holds_run", "read_settings"]
@@ -271,10 +272,15 @@ class Run:
         except ShapeError:
             return None
 
-    def draw(self) -> None:
-        """Write curves.png and samples.png."""
+    def draw(self) -> tuple[Any, Any]:
+        """Write curves.png and samples.png, and return their matplotlib figures, which a notebook shows."""
         title = f"{display(self.settings.algorithm)} on {self.data.label}"
-        draw_run(self.folder, self.rows, self.panels(), self.data.shape, title=title)
+        return draw_run(self.folder, self.rows, self.panels(), self.data.shape, title=title)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        epochs = self.steps / self.batches, self.settings.epochs
+        return run_html(str(self.folder), self.settings.algorithm, self.description.label, epochs, self.rows)
 
     def panels(self) -> list[Panel]:
         """Test images, reconstructions and dreams; the same for the same state of the run."""

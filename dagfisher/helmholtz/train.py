@@ -28,6 +28,7 @@ from .objectives import (
 from .regularisers import L1, L2, Entropy, Regulariser, shrinkage, weights_of
 from .sampling import Wake, log_mean_exp, wake
 from .schedules import Schedule
+from .shown import trainer_html
 
 LR_SCHEDULE = "linear:0:0.5"
 """How the learning rate changes if nobody says so: it falls to 0 over the last half of the epochs."""
@@ -308,6 +309,11 @@ class Trainer:
             self._last_step["divergence"] = max(group["divergence"] for group in regions)
             self._last_step["factor"] = min(group["factor"] for group in regions)
         return {**values, **self._last_step}
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        values = self.optimizer_values()
+        return trainer_html(self.algorithm.name, self.machine, self.optimizer, self.steps, self.samples, values)
 
     def _fitting(self, function: Callable[[Any], Tensor], given: Any, state: Wake, what: str) -> Tensor:
         """What a function of the algorithm gives for the samples, if it has a value for each."""

@@ -176,7 +176,7 @@ def test_each_group_has_a_region_of_its_own() -> None:
     assert float(moved[0].norm()) < float(free[0].norm())
     bounded, unbounded = optimizer.diagnostics()["groups"]
     assert bounded["shortened"] == 1 and bounded["divergence"] == pytest.approx(0.1**2 * 1e-5, rel=1e-5)
-    assert unbounded == {"lr": 0.1}
+    assert unbounded == pytest.approx({"lr": 0.1, "damping": 0.2})
 
 
 def test_the_bound_is_over_all_layers_of_a_group() -> None:
