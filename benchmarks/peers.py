@@ -316,7 +316,7 @@ def main() -> None:
             sys.exit(f"{error}")
     from peers_report import draw, tables
 
-    print(tables(results.runs, models))
+    print("\n\n".join(tables(results.runs, models).values()))
     draw(results.runs, models, arguments.out.with_suffix(".png"))
 
 
