@@ -288,8 +288,9 @@ class PeerPlan(Plan):
 
 
 def tried(model: Model, names: list[str]) -> list[str]:
-    """The peers that are tried on a model."""
-    return [name for name in names if name in NATURAL or model.kind in BY_NAME[name].rates]
+    """The peers that are tried on a model, those without a grid first."""
+    found = [name for name in names if name in NATURAL or model.kind in BY_NAME[name].rates]
+    return sorted(found, key=lambda name: name not in NATURAL)
 
 
 def main() -> None:

@@ -94,7 +94,7 @@ def test_peers_resume_and_report(peers: ModuleType, tmp_path: Path) -> None:
     assert not out.exists()
     run("--peers", "adam,natural")
     lines = out.read_text().splitlines()
-    assert [json.loads(line)["stage"] for line in lines] == ["quarter"] * 12 + ["full"] * 2 + ["final"] * 2
+    assert [json.loads(line)["stage"] for line in lines] == ["final"] + ["quarter"] * 12 + ["full"] * 2 + ["final"]
     shown = run("--peers", "adam,natural")
     assert out.read_text().splitlines() == lines
     assert "Adam" in shown and "natural, as it comes" in shown and out.with_suffix(".png").stat().st_size > 10_000
