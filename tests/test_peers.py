@@ -54,6 +54,8 @@ def test_every_peer_chooses_from_equally_many_settings(peers: ModuleType, tmp_pa
 def test_every_peer_learns(peers: ModuleType, model: str, method: str) -> None:
     if method not in peers.tried(peers.named(model), list(EVERY)):
         pytest.skip("is not tried on this model")
+    if model == "mini-machine" and method not in ("sgd", "singd", "kfac", "pyro", "natural-diagonal"):
+        pytest.skip("is given the parameters alone, as for the VAE")
     if method in NEEDS:
         pytest.importorskip(NEEDS[method])
     learner = learner_of(peers, model, method)
