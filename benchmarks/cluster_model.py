@@ -119,7 +119,7 @@ def check(found: dict[str, Any]) -> list[dict[str, float]]:
     lines = []
     for world, own in found["milliseconds"].items():
         sent = found["communication"][world]
-        crowded = max(1.0, int(world) / CORES)
+        crowded = max(1.0, int(world) / CORES) if found["clock"] == "wall" else 1.0
         cluster = Cluster(int(world), rate / crowded, sent.get("bandwidth", 1.0), sent.get("latency", 0.0))
         whole = refresh(layers, uses, cluster)
         shared, fixed = SHARED * one["reuse step"] / 1e3, (1 - SHARED) * one["reuse step"] / 1e3

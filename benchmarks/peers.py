@@ -288,8 +288,9 @@ class PeerPlan(Plan):
 
 
 def tried(model: Model, names: list[str]) -> list[str]:
-    """The peers that are tried on a model."""
-    return [name for name in names if name in NATURAL or model.kind in BY_NAME[name].rates]
+    """The peers that are tried on a model, those without a grid first."""
+    found = [name for name in names if name in NATURAL or model.kind in BY_NAME[name].rates]
+    return sorted(found, key=lambda name: name not in NATURAL)
 
 
 def main() -> None:
@@ -316,7 +317,7 @@ def main() -> None:
             sys.exit(f"{error}")
     from peers_report import draw, tables
 
-    print(tables(results.runs, models))
+    print("\n\n".join(tables(results.runs, models).values()))
     draw(results.runs, models, arguments.out.with_suffix(".png"))
 
 

@@ -59,9 +59,9 @@ def chosen_setting(model: Model, spec: Spec) -> str:
     return spec.setting + ("*" if edge and spec.rate in (edge[0], edge[-1]) else "")
 
 
-def tables(runs: Runs, models: Sequence[Model]) -> str:
-    """One table for each model that has runs, the best peer first, and what each peer is."""
-    parts = []
+def tables(runs: Runs, models: Sequence[Model]) -> dict[str, str]:
+    """One table for each model that has runs, by its name, the best peer first; and what each peer is."""
+    parts = {}
     for model in models:
         found = finals(runs, model)
         if not found:
@@ -85,18 +85,13 @@ def tables(runs: Runs, models: Sequence[Model]) -> str:
                     f"{records[0].get('kept_bytes', 0) / 1e6:.1f}",
                 ]
             )
-        order = {
-            BY_NAME[name].label: -statistics.fmean(map(final_value, records)) for name, (_, records) in found.items()
-        }
-        lines.sort(key=lambda line: order[line[0]])
+        ends = {BY_NAME[name].label: statistics.fmean(map(final_value, own)) for name, (_, own) in found.items()}
+        lines.sort(key=lambda line: -ends[line[0]])
         budget = next(iter(found.values()))[0].budget
         head = [model.label, "setting", "seeds", f"after {budget:g} s", f"after {epochs:.1f} epochs"]
-        parts.append(table([*head, "epochs", "ms a step", "kept, MB"], lines, left=2))
-    if parts:
-        parts.append(
-            table(["peer", "second setting, and what to keep in mind"], [[p.label, p.note] for p in PEERS], left=2)
-        )
-    return "\n\n".join(parts)
+        parts[model.name] = table([*head, "epochs", "ms a step", "kept, MB"], lines, left=2)
+    notes = [[peer.label, peer.note] for peer in PEERS]
+    return {**parts, "notes": table(["peer", "second setting, and what to keep in mind"], notes, left=2)}
 
 
 def draw(runs: Runs, models: Sequence[Model], path: Path) -> None:
@@ -121,6 +116,8 @@ def draw(runs: Runs, models: Sequence[Model], path: Path) -> None:
                 across = [statistics.fmean(point[column] for point in each) for each in points]
                 axes.plot(across, values, label=BY_NAME[name].label, **style(name))
         top, low = max(ends), statistics.median(ends)
+        far = sorted(line.get_xdata()[-1] for line in row[1].lines)
+        row[1].set_xlim(0, 1.05 * far[-2 if len(far) > 2 else -1])  # L-BFGS has far more epochs than the others
         for axes in row:
             axes.set_ylim(low - 2.5 * (top - low + 0.01), top + 0.3 * (top - low + 0.01))
             axes.grid(color=FAINT, linewidth=0.8)

@@ -230,7 +230,7 @@ def main() -> None:
         except DataError as error:
             sys.exit(f"{error}")
     records = read(arguments.out)
-    print(overview(records, arguments.hours) if arguments.list else tables(records))
+    print(overview(records, arguments.hours) if arguments.list else "\n\n".join(tables(records).values()))
     if not arguments.list:
         draw(records, arguments.out.with_suffix(".png"))
 

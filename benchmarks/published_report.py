@@ -84,20 +84,22 @@ def _map(own: dict[str, list[dict[str, Any]]]) -> str:
     return table(["damping", *(f"rate {rate}" for rate in rates)], lines)
 
 
-def tables(records: Records) -> str:
-    """The overview, and a table for each experiment that has runs."""
-    parts = [overview(records)]
+def tables(records: Records) -> dict[str, str]:
+    """The overview, which has no name, and a table for each experiment that has runs, by its name."""
+    parts = {"": overview(records)}
     for experiment in EXPERIMENTS:
         own = by_row(records, experiment.name)
         if not own:
             continue
         if experiment.name.startswith("map-"):
-            parts.append(_map(own))
+            parts[experiment.name] = _map(own)
             continue
         heads = [experiment.name, "seeds", "epochs", "seconds", "last epoch, 1,000 × 100", "finally", "published"]
-        parts.append(table([*heads, "norm of the weights"], [_row(row, each) for row, each in own.items()], left=1))
-        parts.append(_angles(own))
-    return "\n\n".join(part for part in parts if part)
+        lines = [_row(row, each) for row, each in own.items()]
+        parts[experiment.name] = table([*heads, "norm of the weights"], lines)
+        if angles := _angles(own):
+            parts[f"{experiment.name}-angles"] = angles
+    return parts
 
 
 def draw(records: Records, path: Path) -> None:

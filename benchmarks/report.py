@@ -86,10 +86,11 @@ def state(path: Path, measures: Iterable[str], age: float = AGE, root: Path = RO
 def includes(benchmark: Benchmark) -> dict[str, str]:
     """The tables of a benchmark for pages, by the names of their files; they depend on its results alone."""
     source = f".. Made by `python -m benchmarks report` from benchmarks/results/{benchmark.results[0]}; do not edit."
-    return {
-        benchmark.name + (f"-{i}.inc" if i > 1 else ".inc"): f"{source}\n\n{each.rst()}\n"
-        for i, each in enumerate(TABLES[benchmark.name](), 1)
-    }
+    found = {}
+    for i, each in enumerate(TABLES[benchmark.name](), 1):
+        suffix = f"-{each.name}" if each.name else f"-{i}" if i > 1 else ""
+        found[f"{benchmark.name}{suffix}.inc"] = f"{source}\n\n{each.rst()}\n"
+    return found
 
 
 def mark(found: State) -> str:

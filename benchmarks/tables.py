@@ -8,7 +8,7 @@ import json
 import re
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from registry import named
@@ -16,10 +16,11 @@ from registry import named
 
 @dataclass(frozen=True)
 class Table:
-    """Heads and rows of text."""
+    """Heads and rows of text, and what tells it from other tables of its benchmark; the first needs nothing."""
 
     heads: list[str]
     rows: list[list[str]]
+    name: str = ""
 
     def rst(self) -> str:
         """As a list-table, with minus signs where a number is negative."""
@@ -46,6 +47,11 @@ def parsed(text: str) -> list[Table]:
             cells = [[line[start:end].strip() for start, end in spans] for line in lines]
         found.append(Table(cells[rule - 1], cells[rule + 1 :]))
     return found
+
+
+def _parts(texts: dict[str, str]) -> list[Table]:
+    """The tables in several texts, each with the name of its text."""
+    return [replace(found, name=name) for name, text in texts.items() for found in parsed(text)]
 
 
 def short(number: float) -> str:
@@ -82,12 +88,12 @@ def _equal_seconds() -> list[Table]:
 def _peers() -> list[Table]:
     script, report = (importlib.import_module(name) for name in ("peers", "peers_report"))
     models = [script.named(name) for name in script.SECONDS]
-    return parsed(report.tables(script.Results(named("peers").path).runs, models))
+    return _parts(report.tables(script.Results(named("peers").path).runs, models))
 
 
 def _published() -> list[Table]:
     script, report = (importlib.import_module(name) for name in ("published", "published_report"))
-    return parsed(report.tables(script.read(named("published").path)))
+    return _parts(report.tables(script.read(named("published").path)))
 
 
 def _mini_mnist() -> list[Table]:

@@ -29,13 +29,6 @@ class PartGenerator(Generator):
 
     part: Part | None = None
 
-    @classmethod
-    def copy_of(cls, generator: Generator) -> PartGenerator:
-        """A generator in the same state, which goes on by itself."""
-        twin = cls(generator.device)
-        twin.set_state(generator.get_state())
-        return twin
-
 
 def noise(kind: Literal["uniform", "normal"], like: Tensor, generator: Generator | None) -> Tensor:
     """Uniform numbers in [0, 1), or normal ones, as many as `like` has.

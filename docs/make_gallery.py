@@ -26,6 +26,7 @@ ARGUMENTS = {
     "compare_algorithms": ["--epochs", "1"],
     "conv_helmholtz": ["--seconds", "5", "--examples", "100"],
     "gaussian_images": ["--epochs", "1"],
+    "inspect_fisher": ["--quick"],
     "train_mnist": ["--epochs", "1"],
 }
 PICTURES = {
@@ -35,7 +36,7 @@ PICTURES = {
     "train_mnist": "runs/mnist/samples.png",
 }
 """Where a program draws, if not to runs/NAME.png."""
-WIDEST, LARGEST, COLOURS = 1000, 150_000, 128
+WIDEST, LARGEST, COLOURS = 1000, 150_000, 256
 
 
 def run(name: str, folder: Path) -> None:
@@ -66,7 +67,7 @@ def smaller(source: Path, path: Path) -> None:
     for width in (WIDEST, 800, 600):
         height = round(image.height * min(1.0, width / image.width))
         size = (min(width, image.width), height)
-        image.resize(size, Image.Resampling.LANCZOS).quantize(COLOURS).save(path, optimize=True)
+        image.resize(size, Image.Resampling.LANCZOS).quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
         if path.stat().st_size <= LARGEST:
             return
     raise SystemExit(f"{path.name} is larger than {LARGEST} bytes.")

@@ -205,7 +205,7 @@ def test_which_examples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     (row,) = left["rows"]
     assert all(0 < share < 0.5 for share in row[:3])  # much could be saved
     assert row[0] < row[3] < 1.5
-    assert left["found"].natural.shape == (500,)
+    assert left["found"].norms["natural"].shape == (500,)
 
 
 def test_probe_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

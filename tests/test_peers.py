@@ -54,6 +54,8 @@ def test_every_peer_chooses_from_equally_many_settings(peers: ModuleType, tmp_pa
 def test_every_peer_learns(peers: ModuleType, model: str, method: str) -> None:
     if method not in peers.tried(peers.named(model), list(EVERY)):
         pytest.skip("is not tried on this model")
+    if model == "mini-machine" and method not in ("sgd", "singd", "kfac", "pyro", "natural-diagonal"):
+        pytest.skip("is given the parameters alone, as for the VAE")
     if method in NEEDS:
         pytest.importorskip(NEEDS[method])
     learner = learner_of(peers, model, method)
@@ -94,7 +96,7 @@ def test_peers_resume_and_report(peers: ModuleType, tmp_path: Path) -> None:
     assert not out.exists()
     run("--peers", "adam,natural")
     lines = out.read_text().splitlines()
-    assert [json.loads(line)["stage"] for line in lines] == ["quarter"] * 12 + ["full"] * 2 + ["final"] * 2
+    assert [json.loads(line)["stage"] for line in lines] == ["final"] + ["quarter"] * 12 + ["full"] * 2 + ["final"]
     shown = run("--peers", "adam,natural")
     assert out.read_text().splitlines() == lines
     assert "Adam" in shown and "natural, as it comes" in shown and out.with_suffix(".png").stat().st_size > 10_000

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
-from .._draws import Part, PartGenerator
 from .._processes import Processes
 from ..errors import ShapeError
 from .sampling import Networks, wake
@@ -60,7 +60,7 @@ def estimate(
         x: data in [0, 1], (n, pixels).
         samples: draws of q(h|x) for each example.
         generator: of the draws.
-        progress: is told after each part how many examples it had.
+        progress: is told after each part how many more examples are done, about, in all processes.
         processes: share the examples, and all get the estimates of all; each must call this with the same arguments. By
             default this process does it alone. With a generator, the estimates do not depend on their number.
 
@@ -70,52 +70,40 @@ def estimate(
     if samples < 1:
         raise ShapeError(f"an estimate needs at least one sample, not {samples}.")
     processes = Processes(False) if processes is None else processes
-    drawing = generator if generator is None or processes.size == 1 else PartGenerator.copy_of(generator)
     encoded = machine.encode(x)
-    parts: list[Tensor] = []
-    examples = max(1, min(len(encoded), ROWS // min(samples, 64)))
-    sizes = [min(examples, len(encoded) - start) for start in range(0, len(encoded), examples)]
-    for start, size in zip(range(0, len(encoded), examples), sizes, strict=True):
-        own = processes.share(size)
-        part = encoded[start + own.start : start + own.stop]
-        parts.append(_stream(machine, part, samples, drawing, (own, size)))
-        if progress is not None:
-            progress(size)
-    if drawing is not generator and generator is not None and drawing is not None:
-        generator.set_state(drawing.get_state())
-    log_p, log_root, log_square = _gathered(parts, sizes, processes).unbind()
+    parts = torch.split(encoded, max(1, ROWS // min(samples, 256)))
+    drawing = [generator, *_generators(generator, len(parts) - 1)]
+    counts = [sum(len(parts[number]) for number in share) for share in processes.shares(len(parts))]
+    own, told, done, found = counts[processes.rank], 0, 0, []
+    for number in processes.share(len(parts)):
+        found.append(_stream(machine, parts[number], samples, drawing[number]))
+        done += len(parts[number])
+        if progress is not None:  # the others are about as far
+            progress(len(encoded) * done // max(own, 1) - told)
+            told = len(encoded) * done // max(own, 1)
+    if generator is not None and processes.size > 1:  # only the first process has used it
+        generator.set_state(processes.gather_objects(generator.get_state())[0])
+    flat = torch.cat([encoded.new_empty(0), *(sums.T.reshape(-1) for sums in found)])
+    gathered = torch.cat(processes.gather(flat, [3 * count for count in counts]))
+    log_p, log_root, log_square = gathered.reshape(-1, 3).T.contiguous().unbind()
     log_s = math.log(samples)
     return Estimate(log_p - log_s, 2 * (log_root - log_s), torch.exp(2 * log_p - log_square), samples)
 
 
-def _stream(machine: Networks, x: Tensor, samples: int, generator: Generator | None, part: tuple[range, int]) -> Tensor:
-    """log Σ r, log Σ √r and log Σ r² of the ratios r = p/q of each example, (3 × examples).
+def _generators(first: Generator | None, count: int) -> list[Generator | None]:
+    """Generators for so many parts, by the state of the first one; so no process draws the numbers of another."""
+    if first is None:
+        return [None] * count
+    state = bytes(first.get_state().tolist())
+    return [Generator(first.device).manual_seed(zlib.crc32(state, number)) for number in range(1, count + 1)]
 
-    The examples are those of a range below so many that the processes share.
-    """
+
+def _stream(machine: Networks, x: Tensor, samples: int, generator: Generator | None) -> Tensor:
+    """log Σ r, log Σ √r and log Σ r² of the ratios r = p/q of each example, (3 × examples)."""
     sums = torch.full((3, len(x)), -math.inf, dtype=x.dtype, device=x.device)
-    own, whole = part
-    chunk = max(1, ROWS // whole)
+    chunk = max(1, ROWS // max(len(x), 1))
     for start in range(0, samples, chunk):
-        count = min(chunk, samples - start)
-        if isinstance(generator, PartGenerator):
-            generator.part = Part(own.start, own.stop, whole, count)
-        ratio = wake(machine, x, count, generator).log_ratio
+        ratio = wake(machine, x, min(chunk, samples - start), generator).log_ratio
         for i, power in enumerate((1.0, 0.5, 2.0)):
             sums[i] = torch.logaddexp(sums[i], torch.logsumexp(power * ratio, dim=0))
     return sums
-
-
-def _gathered(own: list[Tensor], sizes: list[int], processes: Processes) -> Tensor:
-    """The (3 × examples) of all parts, of which each process has its share, one after another."""
-    if processes.size == 1:
-        return torch.cat(own, dim=1)
-    shares = [[len(share) for share in processes.shares(size)] for size in sizes]
-    flat = torch.cat([part.reshape(-1) for part in own])
-    found = processes.gather(flat, [3 * sum(column) for column in zip(*shares, strict=True)])
-    pieces = []
-    for part, counts in enumerate(shares):
-        for rank, count in enumerate(counts):
-            before = 3 * sum(each[rank] for each in shares[:part])
-            pieces.append(found[rank][before : before + 3 * count].reshape(3, count))
-    return torch.cat(pieces, dim=1)

@@ -108,7 +108,7 @@ class Conjugate(AskingSolver):
         solve += 2.0 * units * d * size
         starting = 50 * known.operation / update_every + 10 * known.operation
         step = (prepare + (update_every - 1) * solve) / update_every + starting
-        begin = None if update_every == 1 else _searching(shape, known)
+        begin = None if update_every == 1 else _searching(shape, device)
         return Cost(step, n * (blocks + d) + d * size + kept, begin)
 
     @classmethod
@@ -403,18 +403,19 @@ def _corner_cost(corner: int, n: int, blocks: int, known: Rates) -> tuple[float,
     return blocks * corner**2 * (n + known.small_inverse * corner), known.stored * blocks * corner**2
 
 
-def _searching(shape: BlockShape, known: Rates) -> float:
+def _searching(shape: BlockShape, device: torch.device) -> float:
     """What `Conjugate` does at a refresh that serves several steps, if the diagonal or `NARROW` directions suffice."""
     n, d, units, blocks, update_every, *_ = shape
-    size = n if 2 * n <= d else d
+    known, searches, size = rates(device), reads_freely(device), n if 2 * n <= d else d
     product, turn = 2.0 * units * n * size, 2.0 * units * size * d
-    whole = full_basis(n, size, blocks, update_every, known)
+    whole = searches and full_basis(n, size, blocks, update_every, known)
     work = 50 * known.operation + float(n) * d * size + product + turn
     work += known.eigh * size**3 + blocks * n * size if whole else 0.0
     spare = turn if whole else 2 * product + turn
-    for corner in (c for c in _CORNERS if c < min(n, d) and (whole or c <= NARROW)):
+    corners = [c for c in _CORNERS if c < min(n, d) and (whole or c <= NARROW)]
+    for corner in corners if searches else corners[-1:]:
         prepare, use = _corner_cost(corner, n, blocks, known)
-        if prepare / update_every + use + 2.0 * units * d * corner >= spare:
+        if searches and prepare / update_every + use + 2.0 * units * d * corner >= spare:
             break
         work += prepare + product
     return work

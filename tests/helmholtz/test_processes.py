@@ -13,9 +13,9 @@ from processes import Pool
 
 from dagfisher.datasets import Dataset
 from dagfisher.errors import ProcessError, SettingError
-from dagfisher.helmholtz import HelmholtzMachine, Run, Settings, Trainer
-from dagfisher.helmholtz.evaluate import estimate
+from dagfisher.helmholtz import HelmholtzMachine, Run, Settings, Trainer, evaluate
 from dagfisher.helmholtz.metrics import read_rows
+from dagfisher.helmholtz.sampling import wake
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without torch.distributed")
 Pools = Callable[[int], Pool]
@@ -114,20 +114,48 @@ def test_a_checkpoint_continues_with_another_number_of_processes(pool: Pools, ca
 
 
 def evaluated(rank: int, samples: int) -> list[torch.Tensor]:
+    """Estimates of 160 examples in parts of 16, twice, with what the progress said and how many numbers were drawn."""
     settings = Settings.resolve(data="three-by-three", layers=(6, 4), threads=1)
-    run_machine = settings.build(images())
+    trainer = settings.build(images())
     generator = torch.Generator().manual_seed(4)
-    x = images().evaluation("test").repeat(20, 1)
-    found = estimate(run_machine.machine, x, samples, generator=generator, processes=run_machine.processes)
-    return [found.log_p, found.log_p_star, found.effective_samples, generator.get_state()]
+    x, steps, rows = images().evaluation("test").repeat(20, 1), [], []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate, "ROWS", 16 * samples)
+        patch.setattr(
+            evaluate, "wake", lambda machine, x, count, drawing: rows.append(len(x)) or wake(machine, x, count, drawing)
+        )
+        for _ in range(2):
+            found = evaluate.estimate(
+                *(trainer.machine, x, samples),
+                generator=generator,
+                progress=steps.append,
+                processes=trainer.processes,
+            )
+    assert sum(steps) == 2 * len(x)
+    drawn = torch.tensor(sum(rows) / 2)
+    return [found.log_p, found.log_p_star, found.effective_samples, generator.get_state(), drawn]
 
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_an_estimate_is_spread_and_the_same(pool: Pools, world: int) -> None:
-    alone, found = evaluated(0, 70), pool(world).run(evaluated, 70)
-    for each in found:
+    *alone, all_drawn = evaluated(0, 70)
+    found = pool(world).run(evaluated, 70)
+    for *each, _ in found:
         for one, other in zip(each, alone, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert all_drawn == 160
+    drawn = [float(each[-1]) for each in found]
+    assert sum(drawn) == 160  # no process draws for the examples of another
+    assert max(drawn) <= 160 / world + 16
+
+
+def test_parts_of_an_estimate_draw_different_numbers() -> None:
+    x = images().evaluation("test")[:1].repeat(32, 1)
+    machine = Settings.resolve(data="three-by-three", layers=(6, 4), threads=1).build(images()).machine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate, "ROWS", 8)
+        found = evaluate.estimate(machine, x, 2, generator=torch.Generator().manual_seed(4)).log_p
+    assert len(found.unique()) > 8
 
 
 TINY: dict[str, Any] = {
