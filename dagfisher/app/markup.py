@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .._text import html_table
-from ..plots import COLOURS, tile
+from ..plots import line_styles, tile
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --faint: #ddd; --soft: #666 }
 @media (prefers-color-scheme: dark) { :root { --ink: #ddd; --paper: #16181c; --faint: #3a3d44; --soft: #9a9da4 }
-  polyline, circle, .key { filter: brightness(1.4) } }
+  polyline, circle, .key path { filter: brightness(1.4) } }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
   max-width: 72rem; padding: 0 1rem 3rem }
 h2 { margin-top: 2.5rem; border-top: 1px solid var(--faint); padding-top: 1.5rem; overflow-wrap: anywhere }
@@ -38,14 +38,28 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: color-mix(in s
   padding: .7rem 1rem; border-radius: 4px; font-size: .85rem }
 summary { cursor: pointer; font-weight: 600; margin: .6rem 0 }
 svg text { fill: var(--ink); font-size: 12px }
-.key { display: inline-block; width: 1em; height: .6em; margin-right: .4em }
+.key { display: inline-block; width: 1.8em; height: .5em; margin-right: .5em }
 """
+DASHES = {"-": "", "--": "7 3", "-.": "7 3 2 3", ":": "2 3"}
+"""Matplotlib's names of dashes, as SVG has them."""
 
 
-def colour(index: int) -> str:
-    """The colour of the run of that number; the black one of the palette is the ink of the page."""
-    found = COLOURS[index % len(COLOURS)]
-    return "var(--ink)" if found == "#000000" else found
+def strokes(labels: Sequence[str]) -> list[str]:
+    """How the line of each run is drawn, as attributes of SVG, in the colours that methods have in all pictures.
+
+    Args:
+        labels: the algorithms of the runs.
+    """
+    found = []
+    for style in line_styles(labels):
+        ink = "var(--ink)" if style["color"] == "#000000" else style["color"]
+        found.append(f'stroke="{ink}" fill="none" stroke-width="2" stroke-dasharray="{DASHES[style["linestyle"]]}"')
+    return found
+
+
+def key(stroke: str) -> str:
+    """A short piece of a line, to be put before its name."""
+    return f'<svg class="key" viewBox="0 0 28 8"><path d="M0 4H28" {stroke}/></svg>'
 
 
 def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -71,11 +85,12 @@ def ticks(low: float, high: float) -> list[float]:
     return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
 
 
-def chart(lines: Sequence[Sequence[tuple[float, float]]], label: str, along: str) -> str:
-    """Lines in a frame as SVG, each in the colour of its number.
+def chart(lines: Sequence[Sequence[tuple[float, float]]], drawn: Sequence[str], label: str, along: str) -> str:
+    """Lines in a frame as SVG.
 
     Args:
         lines: points (x, y), none of x below 0.
+        drawn: the `strokes` of the lines.
         label: what is drawn, for those who cannot see it.
         along: what the horizontal axis counts.
     """
@@ -97,12 +112,11 @@ def chart(lines: Sequence[Sequence[tuple[float, float]]], label: str, along: str
         if x <= right:
             marks.append(f'<text x="{width(x):.1f}" y="207" text-anchor="middle">{x:g}</text>')
     marks.append(f'<text x="380" y="224" text-anchor="end">{along}</text>')
-    for i, line in enumerate(lines):
-        ink = colour(i)
+    for line, stroke in zip(lines, drawn, strict=True):
         joined = " ".join(f"{width(x):.1f},{height(y):.1f}" for x, y in line)
-        marks.append(f'<polyline points="{joined}" fill="none" stroke="{ink}" stroke-width="2"/>')
+        marks.append(f'<polyline points="{joined}" {stroke}/>')
         if len(line) <= 60:
-            marks += [f'<circle cx="{width(x):.1f}" cy="{height(y):.1f}" r="2.5" fill="{ink}"/>' for x, y in line]
+            marks += [f'<circle cx="{width(x):.1f}" cy="{height(y):.1f}" r="1.5" {stroke}/>' for x, y in line]
     return f'<svg viewBox="0 0 400 228" role="img" aria-label="{label}">{"".join(marks)}</svg>'
 
 

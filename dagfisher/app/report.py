@@ -33,7 +33,7 @@ from ..inspect import spectrum
 from ..optim import DAGNaturalGradient
 from ..plots import require_matplotlib
 from .console import program
-from .markup import STYLE, animation, chart, colour, exact, figure, picture, png_of, table
+from .markup import STYLE, animation, chart, exact, figure, key, picture, png_of, strokes, table
 from .progress import show
 from .sweep import grid_of, place, runs_of
 
@@ -179,9 +179,8 @@ def _heat_map(folder: Path, grid: dict[str, list[str]]) -> str:
 def _overview(runs: Sequence[tuple[Path, Settings, list[Row]]]) -> str:
     header = ["run", "algorithm", "test log-likelihood", "valid", "seconds", "epochs", "steps", "data"]
     lines = []
-    for i, (folder, settings, rows) in enumerate(runs):
-        key = f'<span class="key" style="background:{colour(i)}"></span>'
-        cells = [f"{key}{html.escape(str(folder))}", display(settings.algorithm)]
+    for (folder, settings, rows), stroke in zip(runs, _strokes(runs), strict=True):
+        cells = [f"{key(stroke)}{html.escape(str(folder))}", display(settings.algorithm)]
         if rows:
             last = rows[-1]
             cells += [with_error(last.test_log_likelihood, last.test_standard_error)]
@@ -190,6 +189,10 @@ def _overview(runs: Sequence[tuple[Path, Settings, list[Row]]]) -> str:
         lines.append(cells + [""] * (len(header) - len(cells)))
     words = "Nats, ± standard error over the images; higher is better. Seconds are those of training alone."
     return f"{table(header, lines)}<p>{words}</p>"
+
+
+def _strokes(runs: Sequence[tuple[Path, Settings, list[Row]]]) -> list[str]:
+    return strokes([settings.algorithm for _, settings, _ in runs])
 
 
 def _curves(runs: Sequence[tuple[Path, Settings, list[Row]]]) -> list[str]:
@@ -202,7 +205,7 @@ def _curves(runs: Sequence[tuple[Path, Settings, list[Row]]]) -> list[str]:
                 values = [getattr(row, column) for row in rows]
                 lines.append([(a, y) for a, y in zip(x, values, strict=True) if y is not None])
             if any(lines):
-                found.append(figure(title, chart(lines, f"{title} against {along}", along), note))
+                found.append(figure(title, chart(lines, _strokes(runs), f"{title} against {along}", along), note))
     return found
 
 

@@ -22,10 +22,11 @@ from PIL import Image
 
 from dagfisher.app import cli
 from dagfisher.app.cli import main
-from dagfisher.app.markup import ticks
+from dagfisher.app.markup import strokes, ticks
 from dagfisher.app.report import remade, server, traversal
 from dagfisher.helmholtz import HelmholtzMachine, Settings
 from dagfisher.helmholtz.runs import read_settings
+from dagfisher.plots import COLOURS
 from dagfisher.probes import LayerProbe, draw_probes, write_probes
 
 CHROMIUM = shutil.which("chromium")
@@ -87,6 +88,14 @@ def test_its_commands_make_the_same_run_again(folder: Path) -> None:
     unusual = Settings.resolve(adam=True, nesterov=False, baseline=False, layers=(7,), lr_schedule="step:5:0.5")
     options = cli._parser().parse_args(shlex.split(remade(unusual, "again")))
     assert Settings.resolve(**{key: v for key, v in vars(options).items() if key in unusual.as_dict()}) == unusual
+
+
+def test_methods_have_the_colours_of_all_pictures_and_black_is_the_ink_of_the_page() -> None:
+    natural, plain, other = strokes(["nrws", "rws", "nws"])
+    assert f'stroke="{COLOURS[0]}"' in natural and f'stroke="{COLOURS[1]}"' in plain
+    assert f'stroke="{COLOURS[0]}"' in other and other != natural  # dashes tell them apart
+    many = "".join(strokes(["nrws"] * 7))
+    assert "var(--ink)" in many and "#000000" not in many
 
 
 @pytest.mark.parametrize(
