@@ -74,7 +74,7 @@ def equal(figure: str, other: str) -> bool:
 
 
 def test_every_log_likelihood_on_a_page_has_a_result_or_a_source() -> None:
-    """A figure is in a generated table, in what an example printed, published, or in quoted.csv, which has no others."""
+    """A figure is in a generated table, printed by an example, published, or in quoted.csv, which has no others."""
     tables = "\n".join(path.read_text(encoding="utf-8") for path in INCLUDES)
     tables += "\n".join(path.read_text(encoding="utf-8").replace("-", "−") for path in OUTPUTS)
     known = {*FIGURE.findall(tables), *(f"−{-preset.published:.3f}" for preset in PRESETS.values())}
