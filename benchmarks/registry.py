@@ -88,6 +88,8 @@ BENCHMARKS = (
         _MACHINES,
     ),
     Benchmark("importance", "what drawing examples by their norms saves", 6, ("importance.jsonl",)),
+    Benchmark("second_moment", "Adam's second moments in the Fisher metric", 17, ("second_moment.jsonl",)),
+    Benchmark("prototypes", "figures of the first prototypes, measured again", 1, ("prototypes.json",), resumes=False),
     Benchmark(
         "search",
         "black-box search against CMA-ES and UMDA",
@@ -132,7 +134,7 @@ BENCHMARKS = (
     Benchmark("soak", "memory and drift over 100,000 steps", 10, ("soak.json",), resumes=False),
 )
 PARTS = (
-    *("textbook", "trained_layer", "solvers_plot", "rivals", "timed_run", "equal_seconds_report"),
+    *("textbook", "trained_layer", "solvers_plot", "rivals", "timed_run", "equal_seconds_report", "front_page"),
     *("peer_learners", "peers_report", "published_jobs", "published_report", "registry", "report", "tables"),
 )
 """Files of this folder that are parts of others."""

@@ -187,7 +187,11 @@ TABLES: dict[str, Callable[[], list[Table]]] = {
     "published": _published,
     "mini_mnist": _mini_mnist,
     **{name: lambda name=name: _runs(name) for name in ("ablation", "mnist", "lateral")},  # type: ignore[misc]
-    **{name: lambda name=name: _lines(name) for name in ("visible_fisher", "importance", "search")},  # type: ignore[misc]
+    **{
+        name: lambda name=name: _lines(name)  # type: ignore[misc]
+        for name in ("visible_fisher", "importance", "search", "second_moment")
+    },
+    "prototypes": lambda: _whole("prototypes", "show"),
     "solvers": _solvers,
     "step_ratio": _step_ratio,
     "vae_step": _vae_step,
