@@ -68,7 +68,7 @@ def test_inspect_fisher_draws_every_picture(
 ) -> None:
     run(monkeypatch, "inspect_fisher.py", "--quick", "--out", "shown")
     assert "49 parameters; largest entry outside the blocks" in capsys.readouterr().out
-    names = {"structure", "trace", "spectrum", "saturation", "staleness", "cosines"}
+    names = {"structure", "trace", "spectrum", "saturation", "staleness", "cosines", "examples"}
     assert {path.stem for path in Path("shown").glob("*.png")} == names
 
 
