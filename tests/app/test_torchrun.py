@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
     **{"data": "three-by-three", "layers": (6, 4, 2), "batch_size": 30, "samples": 4, "epochs": 6},
     **{"eval_samples": 5, "threads": 1, "checkpoint_every": 0.1, "damping": 0.2, "update_every": 5},
 }
-SECONDS = 60
+SECONDS = 180
 """After which a program that tests start is killed, and the test fails."""
 
 

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dagfisher
 from dagfisher import DAGNaturalGradient
+from dagfisher._processes import Processes
 from dagfisher.errors import ProcessError
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without torch.distributed")
@@ -130,3 +131,21 @@ def joined_late(rank: int, meeting: str) -> None:
 
 def test_a_group_that_is_initialised_after_the_optimizer_counts_too(pool: Pools, tmp_path: Path) -> None:
     pool(2).run(joined_late, str(tmp_path / "meeting"))
+
+
+def gathered(rank: int, count: int, spread: int) -> tuple[list[torch.Tensor], int]:
+    """Numbers of each process that say whose they are, and the bytes that were received."""
+    processes = Processes()
+    own = rank * torch.ones(count + spread * rank) + torch.arange(count + spread * rank)
+    sizes = [count + spread * other for other in range(processes.size)]
+    return processes.gather(own, sizes if spread else None), processes.traffic.received
+
+
+@pytest.mark.parametrize("count", [3, 2**18])
+@pytest.mark.parametrize("spread", [0, 1, 2**16])
+def test_parts_of_any_size_arrive_in_order(pool: Pools, count: int, spread: int) -> None:
+    sizes = [count, count + spread]
+    for rank, (parts, received) in enumerate(pool(2).run(gathered, count, spread)):
+        for other, part in enumerate(parts):
+            assert torch.equal(part, other + torch.arange(sizes[other], dtype=torch.float32))
+        assert 4 * sizes[1 - rank] <= received <= 4 * max(sizes)
