@@ -42,7 +42,7 @@ ORDER = {
     "logistic": "logistic regression, 40 features",
 }
 """What the rows are taken from, in this order: the first that have been measured, whoever is ahead."""
-HEAD = ("model", "best tuned rival", "its result", "its seconds", "dagfisher is there after", "dagfisher in the end")
+HEAD = ("model", "best tuned rival", "its result", "after", "dagfisher is there after", "dagfisher after as long")
 BEGIN = "<!-- equal seconds: written by python benchmarks/front_page.py -->"
 END = "<!-- end of equal seconds -->"
 UNITS = (3, 4, 6)
@@ -61,9 +61,15 @@ def rows(runs: Runs) -> list[list[str]]:
         best = max(outcome.values(), key=lambda rival: rival.mean)
         digits = 4 if model.kind == "regression" else 2
         seconds, _ = needed(shorter(runs, natural), best, model.seconds)
-        there = "not within them" if seconds == "not reached" else f"{float(seconds):.1f} s"
+        there = f"not in {model.seconds:g} s" if seconds == "not reached" else f"{float(seconds):.1f} s"
         cells = [best.shown(digits), f"{model.seconds:g} s", there, natural.shown(digits)]
-        found.append([label, LABELS[best.method], *(cell.replace("-", "−").replace(" ", "\u00a0") for cell in cells)])
+        found.append(
+            [
+                label,
+                f"{LABELS[best.method]}, of {len(outcome)}",
+                *(cell.replace("-", "−").replace(" ", "\u00a0") for cell in cells),
+            ]
+        )
     return found
 
 

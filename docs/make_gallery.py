@@ -24,14 +24,14 @@ DOCS = Path(__file__).resolve().parent
 EXAMPLES, GALLERY = DOCS.parent / "examples", DOCS / "gallery"
 ARGUMENTS = {
     "compare_algorithms": ["--epochs", "1"],
-    "conv_helmholtz": ["--seconds", "5", "--examples", "100"],
+    "conv_helmholtz": ["--data", "mini-mnist", "--kinds", "dense/dense,conv/deconv", "--seconds", "10"],
     "gaussian_images": ["--epochs", "1"],
     "inspect_fisher": ["--quick"],
     "train_mnist": ["--epochs", "1"],
 }
 PICTURES = {
     "compare_algorithms": "runs/compare/compare.png",
-    "gaussian_images": "runs/gaussian/samples.png",
+    "gaussian_images": "runs/gaussian/curves.png",
     "inspect_fisher": "runs/inspect/spectrum.png",
     "train_mnist": "runs/mnist/samples.png",
 }
@@ -67,7 +67,9 @@ def smaller(source: Path, path: Path) -> None:
     for width in (WIDEST, 800, 600):
         height = round(image.height * min(1.0, width / image.width))
         size = (min(width, image.width), height)
-        image.resize(size, Image.Resampling.LANCZOS).quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+        image.resize(size, Image.Resampling.LANCZOS).quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(
+            path, optimize=True
+        )
         if path.stat().st_size <= LARGEST:
             return
     raise SystemExit(f"{path.name} is larger than {LARGEST} bytes.")

@@ -116,8 +116,7 @@ def draw(runs: dict[str, dict[str, list[float]]], out: Path) -> None:
     figure.supylabel("log-likelihood below its maximum, nats per sample", fontsize=10)
     for axes, (title, found) in zip(figure.subplots(1, 2, sharey=True), runs.items()):
         fastest = min((label for label in found if "Adam" in label), key=lambda label: len(found[label]))
-        shown = [*list(found)[:3], fastest]
-        for label, style in zip(shown, line_styles(shown)):
+        for label, style in zip(shown := [*list(found)[:3], fastest], line_styles(shown)):
             axes.plot(found[label], label=label, **{**style, "marker": None})
         axes.set(yscale="log", xlabel="steps", title=title)
         axes.grid(color=FAINT, linewidth=0.8)

@@ -55,7 +55,7 @@ def test_the_help_of_train_says_what_each_binarisation_is(capsys: pytest.Capture
 
 def test_the_list_of_datasets_says_which_binarisations_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
     assert all("B, C, F, G" in lines[name] for name in ("mini-mnist", "mnist", "fashion-mnist"))
 
 
@@ -86,7 +86,7 @@ def test_larger_images_never_get_a_smaller_first_layer(one: int, other: int) -> 
 
 @pytest.mark.parametrize(
     ("side", "layers"),
-    [(3, (6, 1)), (4, LAYERS["mini-mnist"]), (24, LAYERS["mnist"]), (28, LAYERS["mnist"]), (48, FACES)],
+    [(3, (12, 6)), (4, LAYERS["mini-mnist"]), (24, LAYERS["mnist"]), (28, LAYERS["mnist"]), (48, FACES)],
 )
 @pytest.mark.parametrize("kind", ["array", "folder", "sheet"])
 def test_images_of_your_own_get_layers_by_their_size(side: int, layers: tuple[int, ...], kind: str) -> None:
@@ -113,7 +113,7 @@ def test_a_run_without_layers_keeps_those_that_it_got(capsys: pytest.CaptureFixt
     np.save("mine.npy", np.random.default_rng(0).random((30, 3, 3)))
     assert main(["train", "--out=a", "--data=mine.npy", *TINY]) == 0
     Path("mine.npy").unlink()
-    assert Run.open("a").settings.layers == (6, 1)
+    assert Run.open("a").settings.layers == (12, 6)
     capsys.readouterr()
     assert main(["train", "--out=b", "--data=./mine.npy"]) == 2
     assert "there is no dataset and no file" in capsys.readouterr().err and not Path("b").exists()
