@@ -51,7 +51,7 @@ def described(groups: list[dict[str, Any]], names: dict[int, str], layers: Seque
     index = 0
     for number, group in enumerate(groups):
         for p in group["params"]:
-            found[f"parameter {names.get(id(p), index)}"] = f"{tuple(p.shape)} {p.dtype}"
+            found[f"parameter {names.get(id(p), index)}"] = f"{tuple(p.shape)} {p.dtype} on {p.device.type}"
             index += 1
         for name in NAMES:
             found[f"{name} of param group {number}"] = _shown(group[name])
@@ -125,18 +125,30 @@ class Collected(NamedTuple):
         return [1.0, 0.0, found.total, least, off, 1.0, *own, *shared]
 
 
-def mean_samples(layers: Sequence[TrainedLayer], processes: Processes) -> dict[TrainedLayer, float]:
+def mean_samples(layers: Sequence[TrainedLayer], processes: Processes) -> dict[TrainedLayer, Tensor]:
     """How many samples, in the mean over the processes, the loss of each layer is a sum over, where it is one.
 
-    The gradients are means over the processes.
+    The gradients are means over the processes. No accelerator makes the host wait.
     """
     summed = [layer for layer in layers if layer.group["loss_reduction"] == "sum"]
     if processes.size == 1 or not summed:
         return {}
-    counts = [float(layer.recorder.samples) for layer in summed]
-    told = processes.gather_numbers(counts, summed[0].parameters[0].device)
-    means = [sum(column) / len(told) for column in zip(*told, strict=True)]
-    return {layer: mean for layer, mean in zip(summed, means, strict=True) if mean}
+    device = summed[0].parameters[0].device
+    counts = [torch.full((), layer.recorder.samples, dtype=torch.float64, device=device) for layer in summed]
+    processes.sum_(counts)
+    return {
+        layer: (count / processes.size).to(layer.parameters[0].device)
+        for layer, count in zip(summed, counts, strict=True)
+    }
+
+
+def settings_at(groups: list[dict[str, Any]], step: int) -> list[list[str]]:
+    """The settings of the param groups as text, with what schedules give at this step."""
+    return [[_shown(value(step) if callable(value := group[name]) else value) for name in NAMES] for group in groups]
+
+
+FILLED = 256
+"""Numbers of the message of a refresh are filled up to a multiple of this, so that all can read it if layers differ."""
 
 
 def consult(
@@ -145,7 +157,7 @@ def consult(
     gradients: Mapping[TrainedLayer, Tensor],
     collected: Mapping[TrainedLayer, Collected],
     due: Sequence[TrainedLayer],
-    groups: list[dict[str, Any]],
+    settings: list[list[str]],
     step: int,
     error: Exception | None,
 ) -> dict[TrainedLayer, list[Told]]:
@@ -159,34 +171,43 @@ def consult(
         gradients: of the layers that have one.
         collected: the statistics of the layers that are due and have a gradient.
         due: the layers that are due, with or without a gradient.
-        groups: the param groups, whose settings are compared.
+        settings: of the param groups, which are compared.
         step: of the optimizer.
         error: of this process.
     """
     device = layers[0].parameters[0].device
-    settings = [[_shown(group[name]) for name in NAMES] for group in groups]
-    numbers: list[float | Tensor] = [float(error is not None), float(step), float(zlib.crc32(repr(settings).encode()))]
+    known = [(layer.name, layer.declaration.sizes) for layer in layers]
+    numbers: list[float | Tensor] = [float(error is not None), float(step), _checksum(known), _checksum(settings)]
+    starts = []
     for layer in layers:
-        own = gradients.get(layer)
-        numbers += [0.0, 0.0, 0.0] if own is None or error is not None else [1.0, own.sum(), own.norm()]
+        starts.append(len(numbers))
+        numbers.append(float(layer in due))
+        own = None if error is not None else gradients.get(layer)
+        numbers += [0.0, 0.0, 0.0] if own is None else [1.0, own.sum(), own.norm()]
         held = [p.detach().to(compute_dtype(p)) for p in layer.parameters]
         numbers += [torch.stack([p.sum() for p in held]).sum(), torch.stack([p.norm() for p in held]).norm()]
-    for layer in due:
-        known = None if error is not None else collected.get(layer)
-        numbers += (known or Collected([])).tell(layer.declaration)
+        statistics = None if error is not None else collected.get(layer)
+        numbers += (statistics or Collected([])).tell(layer.declaration)
+    ends = [*starts[1:], len(numbers)]
+    numbers += [0.0] * (-len(numbers) % FILLED)
     told = processes.gather_numbers(_read_together(numbers, device), device)
     if any(each[0] for each in told):
         processes.agree(error)
     _require_same_place(told)
-    for i, layer in enumerate(layers):
-        _require_same_layer(layer, [each[3 + 5 * i : 8 + 5 * i] for each in told])
-    found, start = {}, 3 + 5 * len(layers)
-    for layer in due:
-        size = len(Told()) - 1 + len(layer.declaration.sizes)
-        if layer in gradients:
-            found[layer] = [_told(each[start : start + size]) for each in told]
-        start += size
+    found = {}
+    for layer, start, end in zip(layers, starts, ends, strict=True):
+        _require_same_layer(layer, [each[start : start + COMPARED] for each in told])
+        if layer in due and layer in gradients:
+            found[layer] = [_told(each[start + COMPARED : end]) for each in told]
     return found
+
+
+COMPARED = 6
+"""Numbers of each layer that must be the same in all processes: whether it is due, its gradient and its parameters."""
+
+
+def _checksum(value: Any) -> float:
+    return float(zlib.crc32(repr(value).encode()))
 
 
 def _read_together(numbers: Sequence[float | Tensor], device: torch.device) -> list[float]:
@@ -203,22 +224,34 @@ def _told(numbers: list[float]) -> Told:
 
 
 def _require_same_place(told: list[list[float]]) -> None:
-    for rank, (_, step, settings, *_) in enumerate(told):
+    for rank, (_, step, layers, settings, *_) in enumerate(told):
         if step != told[0][1]:
             raise ProcessError(
                 f"process {rank} has taken {step:.0f} steps and process 0 {told[0][1]:.0f}; load the same checkpoint "
                 f"in all processes, and let all of them take every step. No parameter has moved."
             )
-        if settings != told[0][2]:
+        if layers != told[0][2]:
             raise ProcessError(
-                f"the settings of the param groups in process {rank} are no longer those in process 0; change them in "
-                f"all processes alike. No parameter has moved."
+                f"the declared layers in process {rank} are no longer those in process 0; declare the same layers in "
+                f"all processes, before the optimizer is built. No parameter has moved."
+            )
+        if settings != told[0][3]:
+            raise ProcessError(
+                f"the settings of the param groups in process {rank} are no longer those in process 0, or their "
+                f"schedules give other values; change them in all processes alike. No parameter has moved."
             )
 
 
 def _require_same_layer(layer: TrainedLayer, told: list[list[float]]) -> None:
-    """Raise unless all processes have the same parameters of a layer, and the same gradient, or none."""
-    having = [rank for rank, (has, *_) in enumerate(told) if has]
+    """Raise unless all processes refresh a layer or none, have the same parameters, and the same gradient, or none."""
+    first = told[0]
+    for rank, each in enumerate(told):
+        if each[0] != first[0]:
+            raise ProcessError(
+                f"layer {layer.name} is due for a refresh in one of process 0 and process {rank} only; freeze and "
+                f"convert parameters in all processes alike. No parameter has moved."
+            )
+    having = [rank for rank, each in enumerate(told) if each[1]]
     if having and len(having) < len(told):
         lacking = [rank for rank in range(len(told)) if rank not in having]
         raise ProcessError(
@@ -226,14 +259,13 @@ def _require_same_layer(layer: TrainedLayer, told: list[list[float]]) -> None:
             f"gradients over all processes, as DistributedDataParallel(model, find_unused_parameters=True) does. No "
             f"parameter has moved."
         )
-    (_, *first), *others = told
-    for rank, (_, *numbers) in enumerate(others, 1):
-        if _differ(numbers[:2], first[:2]):
+    for rank, numbers in enumerate(told):
+        if _differ(numbers[2:4], first[2:4]):
             raise ProcessError(
                 f"the gradients of layer {layer.name} differ between process 0 and process {rank}; average them over "
                 f"all processes before the step, as DistributedDataParallel does. No parameter has moved."
             )
-        if _differ(numbers[2:], first[2:]):
+        if _differ(numbers[4:], first[4:]):
             raise ProcessError(
                 f"the parameters of layer {layer.name} differ between process 0 and process {rank}; begin with the "
                 f"same ones in all processes, as DistributedDataParallel does. No parameter has moved."

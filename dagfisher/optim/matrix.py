@@ -81,7 +81,7 @@ class LayerMatrix:
         assert parameter is not None
         return compute_dtype(parameter)
 
-    def gradient(self, samples: float | None = None) -> Tensor | None:
+    def gradient(self, samples: Tensor | None = None) -> Tensor | None:
         """The gradients of the trained parameters as one (units × parents) matrix; None if there are none.
 
         `samples` are those that a loss is a sum over; by default those of the forward passes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -281,7 +282,7 @@ class DAGNaturalGradient(ShownOptimizer):
                 self._processes.traffic = Traffic()
                 self._share_gradients()
                 vectors, squares, whole, fresh, bounds = self._vectors(late)
-                self._traffic["refresh" if fresh else "reuse"] = self._processes.traffic
+                self._traffic["refresh" if fresh else "reuse"] = replace(self._processes.traffic)
                 blamed = partial(blame, vectors, self.param_groups, self._layers, self._names)
                 # What arrives at an output tells of the loss only where the gradients are this process's own.
                 first = [layer for layer in fresh if layer.refreshed is None and self._processes.size == 1]
@@ -401,7 +402,10 @@ class DAGNaturalGradient(ShownOptimizer):
     # Inspection
 
     def natural_gradient(self) -> dict[Tensor, Tensor]:
-        """The vector of every parameter that has a gradient, as the next step would use it; nothing moves."""
+        """The vector of every parameter that has a gradient, as the next step would use it; nothing moves.
+
+        Processes that train together must all call it.
+        """
         self._require_layers()
         with full_precision(self._layers):
             vectors = self._vectors().vectors

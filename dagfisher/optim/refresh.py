@@ -32,7 +32,7 @@ from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
 from ..parameter import ParameterDeclaration
 from .damping import LARGEST, Compared, adapted, first_damping, predictions
-from .distributed import Collected, consult, joined_by, mean_samples
+from .distributed import Collected, consult, joined_by, mean_samples, settings_at
 from .layer import MOST_KEPT, Refreshed, TrainedLayer, number_of
 from .settings import AUTO, USUAL, chosen
 from .spread import Wanted, prepare
@@ -74,7 +74,8 @@ def gather(
 ) -> tuple[dict[TrainedLayer, Tensor], dict[TrainedLayer, Collected]]:
     """The gradients of the layers that have one, (units × d), and the statistics of those among them that are due.
 
-    Of processes that train together all get the statistics of all; an error of one is an error in all.
+    Of processes that train together all get the statistics of all; an error of one is an error in all. Only where
+    nothing is due, so that nothing is sent, the process raises its error alone.
 
     Args:
         layers: of the optimizer.
@@ -83,21 +84,22 @@ def gather(
         processes: that train together.
     """
     samples = mean_samples(layers, processes)
-    due: list[TrainedLayer] = []
+    due = [layer for layer in layers if layer.due(step)]
     gradients: dict[TrainedLayer, Tensor] = {}
     collected: dict[TrainedLayer, Collected] = {}
+    settings: list[list[str]] = []
     error: Exception | None = None
     try:
-        due = [layer for layer in layers if layer.due(step)]
         gradients = {layer: g for layer in layers if (g := layer.gradient(samples.get(layer))) is not None}
         collected = {layer: _collect(layer, step, processes) for layer in due if layer in gradients}
-    except DagFisherError as raised:
-        if processes.size == 1:
+        settings = settings_at(groups, step) if processes.size > 1 and due else []
+    except Exception as raised:  # raised again, in all processes
+        if processes.size == 1 or not due:
             raise
         error = raised
-    if processes.size == 1 or not (due or error):
+    if processes.size == 1 or not due:
         return gradients, collected
-    told = consult(processes, layers, gradients, collected, due, groups, step, error)
+    told = consult(processes, layers, gradients, collected, due, settings, step, error)
     for layer, each in told.items():
         if not any(own.rows or own.grams for own in each):
             raise layer.named(MissingStatisticsError(_NOT_CAPTURED))

@@ -259,8 +259,10 @@ def _exchanged(
 ) -> list[tuple[Solver, Tensor] | SingularBlockError]:
     """The solver of every run of units and its solution, from the process that has them, or the first failure."""
     told: list[Any] = []
-    tensors: list[Tensor] = []
-    for task, own in zip(tasks, mine, strict=True):
+    devices = list(dict.fromkeys(task.problem.gradient.device for task in tasks))
+    places = [devices.index(task.problem.gradient.device) for task in tasks]
+    tensors: list[list[Tensor]] = [[] for _ in devices]
+    for task, place, own in zip(tasks, places, mine, strict=True):
         if isinstance(own, SingularBlockError):
             told.append(str(own))
         elif own is None or task.shares is None:
@@ -268,11 +270,14 @@ def _exchanged(
         else:
             fields, sent = _packed(*own, whole=len(task.shares[processes.rank]) == len(task.problem.gradient))
             told.append(fields)
-            tensors += sent
+            tensors[place] += sent
     heard = processes.gather_objects(told)
-    arrived = _gathered(tensors, heard, processes)
+    arrived = []
+    for i, device in enumerate(devices):
+        here = [[each for each, place in zip(said, places, strict=True) if place == i] for said in heard]
+        arrived.append(_gathered(tensors[i], device, here, processes))
     found: list[tuple[Solver, Tensor] | SingularBlockError] = []
-    for number, (task, own) in enumerate(zip(tasks, mine, strict=True)):
+    for number, (task, place, own) in enumerate(zip(tasks, places, mine, strict=True)):
         said = [each[number] for each in heard]
         failure = next((text for text in said if isinstance(text, str)), None)
         if failure is not None:
@@ -282,7 +287,7 @@ def _exchanged(
             found.append(own)
         else:
             shared = None if own is None or isinstance(own, SingularBlockError) else own[0]
-            parts = [_unpacked(fields, arrived[r], shared) for r, fields in enumerate(said) if fields]
+            parts = [_unpacked(fields, arrived[place][r], shared) for r, fields in enumerate(said) if fields]
             solver = parts[0][0] if len(parts) == 1 else type(parts[0][0]).joined([part for part, _ in parts])
             found.append((solver, joined_tensors([solution for _, solution in parts])))
     return found
@@ -324,9 +329,12 @@ def _unpacked(
 
 
 def _gathered(
-    tensors: list[Tensor], heard: list[list[Any]], processes: Processes
+    tensors: list[Tensor], device: torch.device, heard: list[list[Any]], processes: Processes
 ) -> list[dict[torch.dtype, list[Tensor]]]:
-    """The tensors of every process by dtype, in the order in which they were told; one message for each dtype."""
+    """The tensors of every process by dtype, in the order in which they were told; one message for each dtype.
+
+    All of this process are on one device; it receives there, even if it sends none.
+    """
     shapes: list[dict[torch.dtype, list[int]]] = []
     for said in heard:
         own: dict[torch.dtype, list[int]] = {}
@@ -338,7 +346,6 @@ def _gathered(
     for dtype in sorted({dtype for own in shapes for dtype in own}, key=str):
         mine = [t.reshape(-1) for t in tensors if t.dtype == dtype]
         sizes = [sum(own.get(dtype, [])) for own in shapes]
-        device = tensors[0].device if tensors else torch.device("cpu")
         flat = torch.cat(mine) if mine else torch.empty(0, dtype=dtype, device=device)
         for rank, part in enumerate(processes.gather(flat, sizes)):
             arrived[rank][dtype] = list(torch.split(part, shapes[rank].get(dtype, [])))

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import dagfisher
 from dagfisher import DAGNaturalGradient
 from dagfisher._processes import Processes
-from dagfisher.errors import ProcessError
+from dagfisher.errors import ProcessError, SettingError
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without torch.distributed")
 Pools = Callable[[int], Pool]
@@ -65,8 +65,46 @@ def test_a_process_may_train_alone(pool: Pools) -> None:
         assert torch.equal(found[1][name], Net().state_dict()[name])
 
 
+def in_pairs(rank: int) -> tuple[dict[str, Any], int]:
+    """Four processes train two models, two of them each, on samples of their own; nobody is in the others' group."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    with pytest.raises(SettingError, match="group that this process is a member of"):
+        DAGNaturalGradient(Net().parameters(), process_group=pairs[1 - rank // 2])
+    net = Net()
+    model = DistributedDataParallel(net, process_group=pairs[rank // 2])
+    opt = DAGNaturalGradient(model.parameters(), process_group=pairs[rank // 2])
+    for step in range(6):
+        opt.zero_grad()
+        x = data(8, 4, seed=10 * (rank // 2) + step)
+        (loss(model(x.chunk(2)[rank % 2])) / 4).backward()
+        opt.step()
+    return net.state_dict(), opt.communication()["processes"]
+
+
+def test_some_of_the_processes_may_train_together(pool: Pools) -> None:
+    found = pool(4).run(in_pairs)
+    for pair in range(2):
+        net = Net()
+        opt = DAGNaturalGradient(net.parameters())
+        for step in range(6):
+            opt.zero_grad()
+            (loss(net(data(8, 4, seed=10 * pair + step))) / 8).backward()
+            opt.step()
+        (first, members), (second, _) = found[2 * pair : 2 * pair + 2]
+        assert members == 2
+        for name, value in net.state_dict().items():
+            assert torch.equal(first[name], second[name])
+            torch.testing.assert_close(first[name], value, rtol=1e-9, atol=1e-11)
+
+
 def narrow(rank: int) -> DAGNaturalGradient:
     return optimizer(nn.Sequential(nn.Linear(4, 3 - rank)).parameters())
+
+
+def elsewhere(rank: int) -> DAGNaturalGradient:
+    layer = nn.Linear(4, 3, device=["cpu", "meta"][rank])
+    dagfisher.declare(layer, "bernoulli")
+    return optimizer(layer.parameters())
 
 
 def of_another_family(rank: int) -> DAGNaturalGradient:
@@ -100,7 +138,11 @@ DIFFERENT: dict[str, tuple[Callable[[int], DAGNaturalGradient], str]] = {
         lambda rank: optimizer(Net().parameters(), damping=[0.1, float][rank]),
         "damping of param group 0 is 0.1 in process 0 and the callable float in process 1",
     ),
-    "shape": (narrow, r"parameter 0.weight is \(3, 4\) torch.float32 in process 0 and \(2, 4\)"),
+    "shape": (narrow, r"parameter 0.weight is \(3, 4\) torch.float32 on cpu in process 0 and \(2, 4\)"),
+    "device": (
+        elsewhere,
+        r"parameter weight is .* on cpu in process 0 and .* on meta in process 1",
+    ),
     "family": (of_another_family, "layer .*Bernoulli.* in process 0 and Poisson.* in process 1"),
     "declaration": (undeclared, "layer '0' is missing in process 0 and Bernoulli"),
     "torch": (of_another_torch, "the version of torch is 2.13.0 in process 0 and 2.14.0 in process 1"),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import dagfisher
 from dagfisher import sample_weights
 from dagfisher.families import Bernoulli
+from dagfisher.fisher import statistics
 from dagfisher.solvers import rates
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without torch.distributed")
@@ -113,6 +114,8 @@ class Case(NamedTuple):
     cut: bool = True
     """Whether even the smallest layers are cut into shares, and solutions are gathered at every step."""
     tolerance: float = 1e-9
+    chunk: int | None = None
+    """Numbers in the rows of a pass of all processes above which its Gram matrices are summed in chunks."""
 
 
 TIGHT = {"tolerance": 1e-13}
@@ -137,6 +140,8 @@ CASES: dict[str, Case] = {
     **{f"{s}, accumulation": Case(Net, {"solver": s, **TIGHT}, passes=2) for s in SOLVERS},
     **{f"{s}, resume": Case(Net, {"solver": s, **KEPT, **TIGHT}, weighted=True) for s in SOLVERS},
     **{f"{s}, convolution": Case(Convolution, {"solver": s, **TIGHT}) for s in SOLVERS},
+    **{f"{s}, convolution, uneven": Case(Convolution, {"solver": s, **TIGHT}, uneven=(7, 2, 0, 3)) for s in SOLVERS},
+    **{f"{s}, chunks": Case(Convolution, {"solver": s}, uneven=(7, 2, 0, 3), chunk=90) for s in ("auto", "dense")},
     **{f"{s}, mask": Case(masked, {"solver": s, **TIGHT}, weighted=True) for s in SOLVERS},
     **{f"{s}, coupled": Case(coupled, {"solver": s, **TIGHT}, weighted=True, tolerance=1e-8) for s in SOLVERS},
     "by itself": Case(Net, AUTO),
@@ -232,7 +237,9 @@ def work(rank: int, world: int) -> dict[str, Any]:
         if CASES[case].cut:  # messages cost less than nothing
             rates._RATES["cpu"] = replace(before, message=-1e12, sent=0.0)
         try:
-            found[case] = train(case, rank, world)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(statistics, "ACCUMULATE", CASES[case].chunk or statistics.ACCUMULATE)
+                found[case] = train(case, rank, world)
         except Exception as error:
             error.add_note(case) if hasattr(error, "add_note") else None
             raise

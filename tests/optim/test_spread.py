@@ -2,11 +2,16 @@
 
 import itertools
 import math
+from types import SimpleNamespace
+from typing import Any, cast
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from dagfisher.optim.spread import Load, balanced
+from dagfisher.optim.spread import Load, Task, _exchanged, _packed, balanced
+from dagfisher.solvers import SOLVERS
 
 costs = st.floats(1.0, 100.0)
 loads = st.lists(st.tuples(costs, st.floats(0.3, 2.0) | st.just(math.inf)), min_size=1, max_size=5)
@@ -39,3 +44,36 @@ def test_what_is_larger_than_all_the_rest_is_cut_and_nothing_else() -> None:
 
 def test_equal_layers_are_not_cut() -> None:
     assert None not in balanced({i: Load(10.0, 5.1) for i in range(4)}, 2).values()
+
+
+class TwoProcesses:
+    """The first of two processes; the other one has prepared the second of two runs, on another device."""
+
+    size, rank = 2, 0
+
+    def __init__(self, fields: list[Any]) -> None:
+        self.fields = fields
+
+    def gather_objects(self, own: list[Any]) -> list[list[Any]]:
+        return [own, [None, self.fields]]
+
+    def gather(self, own: Tensor, sizes: list[int]) -> list[Tensor]:
+        assert own.numel() == sizes[0]
+        return [own, own.new_empty(sizes[1])]
+
+
+def test_what_others_prepared_arrives_on_the_device_of_its_layer() -> None:
+    solvers, solutions, tasks = [], [], []
+    for number, device in enumerate(["cpu", "meta"]):
+        gradient = torch.ones(2, 3, device=device)
+        solver, problem = SOLVERS["diagonal"], SimpleNamespace(gradient=gradient)
+        shares = [range(2) if rank == number else range(0) for rank in range(2)]
+        tasks.append(Task(number, solver, cast("Any", problem), shares))
+        solvers.append(solver(torch.ones(2, 3, device=device)))
+        solutions.append(2 * gradient)
+    fields, _ = _packed(solvers[1], solutions[1], whole=True)
+    found = _exchanged(tasks, [(solvers[0], solutions[0]), None], cast("Any", TwoProcesses(fields)))
+    for (solver, solution), own, task in zip(found, solvers, tasks, strict=True):
+        assert solution.device == task.problem.gradient.device
+        assert {name: v.device for name, v in solver.state().items()} == {n: v.device for n, v in own.state().items()}
+    assert torch.equal(found[0][1], solutions[0])
