@@ -14,8 +14,10 @@ import argparse
 import subprocess
 import sys
 
+from extras import need
 from registry import BENCHMARKS, ROOT, named
-from report import AGE, listing, write
+from report import listing, write
+from stale import AGE
 
 
 def main() -> None:
@@ -36,6 +38,7 @@ def main() -> None:
     if more:
         parser.error(f"unknown: {' '.join(more)}")
     if options.command == "report":
+        need([] if options.no_pictures else ["matplotlib"])
         for path in write(options.age, pictures=not options.no_pictures):
             print(path.relative_to(ROOT))
     print(listing(options.age))

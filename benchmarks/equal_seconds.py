@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from extras import need
 from models import MODELS, Model, named
 from rivals import LABELS, METHODS, methods, rates
 from timed_run import Spec, final_value, natural_settings, run
@@ -225,13 +226,15 @@ def main() -> None:
     models = [named(name) for name in chosen(arguments.models, [m.name for m in MODELS], "model")]
     wanted = chosen(arguments.methods, METHODS, "method")
     plan, results = Plan(arguments.quick), Results(arguments.out)
+    need(["matplotlib"])
     if not arguments.report:
+        need(["pytorch_optimizer"] if {"soap", "muon"} & set(wanted) else [])
         pairs = [(model, method) for model in models for method in wanted if method in methods(model)]
         try:
             execute([Chain(*pair, plan, results, arguments.redo) for pair in pairs], results, arguments.workers)
         except KeyboardInterrupt:
             sys.exit("stopped; the same command goes on where this one was.")
-        except (DataError, ModuleNotFoundError) as error:
+        except DataError as error:
             sys.exit(f"{error}")
     from equal_seconds_report import draw, tables
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from extras import need
 
 from dagfisher import datasets
 from dagfisher.helmholtz import HelmholtzMachine, Schedule, Trainer, estimate
@@ -192,6 +193,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS / "mini_mnist.json")
     arguments = parser.parse_args()
+    need(["matplotlib"])
     results = Results(arguments.out, SETTINGS)
     if not arguments.plot:
         names = [n.strip() for n in arguments.only.split(";")] if arguments.only else list(CONTENDERS)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from extras import need
 from mini_mnist import RESULTS, Results
 
 from dagfisher import datasets
@@ -147,6 +148,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/mnist-benchmark"), help="for the checkpoints")
     parser.add_argument("--out", type=Path, default=RESULTS / "mnist.json")
     arguments = parser.parse_args()
+    need(["matplotlib"])
     results = Results(arguments.out, {"layers": LAYERS, "data": "mnist B"})
     if not arguments.table:
         arguments.folder.mkdir(parents=True, exist_ok=True)

@@ -26,9 +26,11 @@ from typing import Any
 
 import torch
 from equal_seconds import RESULTS, Chain, Plan, Results, chosen, execute
+from extras import need
 from models import Learner, Model, named
 from peer_learners import FullBatch, Pyro, kfac, singd, use
 from rivals import by_axes
+from tables import in_print
 from timed_run import Spec, natural_settings, run
 from torch import Tensor, nn
 
@@ -182,6 +184,11 @@ PEERS = (
     Peer("natural-diagonal", "natural, diagonal", {}, (), 'solver="diagonal", nothing else is tuned'),
 )
 BY_NAME = {peer.name: peer for peer in PEERS}
+NEEDS = {
+    **dict.fromkeys(("soap", "muon", "shampoo", "kron"), "pytorch_optimizer"),
+    **{"singd": "singd", "kfac": "curvlinops", "pyro": "pyro"},
+}
+"""The modules of peers that are not torch's."""
 NATURAL: dict[str, dict[str, Any]] = {
     "natural": {},
     "natural-k1": {"update_every": 1},
@@ -307,17 +314,19 @@ def main() -> None:
     names = chosen(arguments.peers, list(BY_NAME), "peer")
     plan = PeerPlan(arguments.quick, 1 if arguments.quick else arguments.seeds)
     results = Results(arguments.out)
+    need(["matplotlib"])
     if not arguments.report:
+        need({name: None for peer, name in NEEDS.items() if peer in names})
         chains = [PeerChain(model, name, plan, results) for model in models for name in tried(model, names)]
         try:
             execute(chains, results, 1, run_one, arguments.minutes)
         except KeyboardInterrupt:
             sys.exit("stopped; the same command goes on where this one was.")
-        except (DataError, ModuleNotFoundError) as error:
+        except DataError as error:
             sys.exit(f"{error}")
     from peers_report import draw, tables
 
-    print("\n\n".join(tables(results.runs, models).values()))
+    print(in_print(tables(results.runs, models)))
     draw(results.runs, models, arguments.out.with_suffix(".png"))
 
 

@@ -59,9 +59,18 @@ def chosen_setting(model: Model, spec: Spec) -> str:
     return spec.setting + ("*" if edge and spec.rate in (edge[0], edge[-1]) else "")
 
 
+def overview(runs: Runs, models: Sequence[Model]) -> str:
+    """The models, and how many of the peers that are tried on each have final runs."""
+    lines = []
+    for model in models:
+        peers = [peer.name for peer in PEERS if peer.name in NATURAL or model.kind in peer.rates]
+        lines.append([model.name, model.label, f"{len(finals(runs, model))} of {len(peers)}"])
+    return table(["--models", "what it is", "peers done"], lines, left=2)
+
+
 def tables(runs: Runs, models: Sequence[Model]) -> dict[str, str]:
-    """One table for each model that has runs, by its name, the best peer first; and what each peer is."""
-    parts = {}
+    """What has been run, which has no title; for each model with runs a table, the best peer first; and all peers."""
+    parts = {"": overview(runs, models)}
     for model in models:
         found = finals(runs, model)
         if not found:
@@ -88,10 +97,11 @@ def tables(runs: Runs, models: Sequence[Model]) -> dict[str, str]:
         ends = {BY_NAME[name].label: statistics.fmean(map(final_value, own)) for name, (_, own) in found.items()}
         lines.sort(key=lambda line: -ends[line[0]])
         budget = next(iter(found.values()))[0].budget
-        head = [model.label, "setting", "seeds", f"after {budget:g} s", f"after {epochs:.1f} epochs"]
-        parts[model.name] = table([*head, "epochs", "ms a step", "kept, MB"], lines, left=2)
+        head = ["optimizer", "setting", "seeds", f"after {budget:g} s", f"after {epochs:.1f} epochs"]
+        parts[model.label] = table([*head, "epochs", "ms a step", "kept, MB"], lines, left=2)
     notes = [[peer.label, peer.note] for peer in PEERS]
-    return {**parts, "notes": table(["peer", "second setting, and what to keep in mind"], notes, left=2)}
+    parts["How each is set up"] = table(["peer", "its second setting, and what to keep in mind"], notes, left=2)
+    return parts
 
 
 def draw(runs: Runs, models: Sequence[Model], path: Path) -> None:

@@ -26,7 +26,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from convolution import machine as convolutional
+from extras import need
 from published_jobs import BY_NAME, EVALUATED, Job
+from tables import in_print
 from timed_run import facts
 from torch import Tensor
 
@@ -210,6 +212,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/published"), help="for the checkpoints")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the file of results")
     arguments = parser.parse_args()
+    need([] if arguments.list else ["matplotlib"])
     from published_report import draw, overview, tables
 
     if not (arguments.list or arguments.report):
@@ -230,7 +233,7 @@ def main() -> None:
         except DataError as error:
             sys.exit(f"{error}")
     records = read(arguments.out)
-    print(overview(records, arguments.hours) if arguments.list else "\n\n".join(tables(records).values()))
+    print(overview(records, arguments.hours, rows=True) if arguments.list else in_print(tables(records)))
     if not arguments.list:
         draw(records, arguments.out.with_suffix(".png"))
 

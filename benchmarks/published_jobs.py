@@ -68,6 +68,11 @@ class Experiment:
     asks: str
     jobs: Callable[[float], list[Job]]
 
+    @property
+    def title(self) -> str:
+        """What is said above its table."""
+        return f"{self.name}: {self.asks}"
+
 
 def _preset(experiment: str, name: str, epochs: int, seeds: Sequence[int] = SEEDS, **more: Any) -> list[Job]:
     """The settings of a published row, for so many epochs."""

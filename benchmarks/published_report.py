@@ -25,16 +25,16 @@ def by_row(records: Records, experiment: str) -> dict[str, list[dict[str, Any]]]
     return {row: [each for each in own if each["epochs"] == longest[row]] for row, own in found.items()}
 
 
-def overview(records: Records, hours: float = 2.0) -> str:
-    """The experiments, what each asks, and how many of its runs are done."""
+def overview(records: Records, hours: float = 2.0, *, rows: bool = False) -> str:
+    """The experiments, what each asks, and how many of its runs are done; with the names of its rows if wanted."""
     lines = []
     for experiment in EXPERIMENTS:
         jobs = experiment.jobs(hours)
         done = sum(record["experiment"] == experiment.name for record in records.values())
-        rows = list(dict.fromkeys(job.row for job in jobs))
-        shown = ", ".join(rows[:4]) + (f" and {len(rows) - 4} more" if len(rows) > 4 else "")
-        lines.append([experiment.name, experiment.asks, f"{done} of {len(jobs)}", shown])
-    return table(["experiment", "asks", "runs done", "rows"], lines, left=4)
+        names = list(dict.fromkeys(job.row for job in jobs))
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        lines.append([experiment.name, experiment.asks, f"{done} of {len(jobs)}", *([shown] if rows else [])])
+    return table(["experiment", "asks", "runs done", *(["rows"] if rows else [])], lines, left=4)
 
 
 def spread(values: Iterable[float], digits: int = 2) -> str:
@@ -85,20 +85,20 @@ def _map(own: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def tables(records: Records) -> dict[str, str]:
-    """The overview, which has no name, and a table for each experiment that has runs, by its name."""
+    """The overview, which has no title, and a table for each experiment that has runs, by its title."""
     parts = {"": overview(records)}
     for experiment in EXPERIMENTS:
         own = by_row(records, experiment.name)
         if not own:
             continue
         if experiment.name.startswith("map-"):
-            parts[experiment.name] = _map(own)
+            parts[experiment.title] = _map(own)
             continue
-        heads = [experiment.name, "seeds", "epochs", "seconds", "last epoch, 1,000 × 100", "finally", "published"]
+        heads = ["row", "seeds", "epochs", "seconds", "last epoch, 1,000 × 100", "finally", "published"]
         lines = [_row(row, each) for row, each in own.items()]
-        parts[experiment.name] = table([*heads, "norm of the weights"], lines)
+        parts[experiment.title] = table([*heads, "norm of the weights"], lines)
         if angles := _angles(own):
-            parts[f"{experiment.name}-angles"] = angles
+            parts[f"{experiment.name}: degrees between natural gradients of a kept and of a fresh Fisher"] = angles
     return parts
 
 

@@ -7,8 +7,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-_OPTIMIZER = ("dagfisher/optim", "dagfisher/solvers", "dagfisher/fisher", "dagfisher/capture")
+_OPTIMIZER = tuple(f"dagfisher/{room}" for room in ("families", "maps", "nn", "capture", "fisher", "solvers", "optim"))
 _MACHINES = (*_OPTIMIZER, "dagfisher/helmholtz")
+UNRELATED = frozenset(
+    f"dagfisher/{name}.py"
+    for name in (
+        *("optim/checkpoint", "optim/examples", "optim/joining", "optim/saving", "optim/shown"),
+        *("helmholtz/completion", "helmholtz/folders", "helmholtz/metrics", "helmholtz/pictures", "helmholtz/presets"),
+        *("helmholtz/runs", "helmholtz/shown", "helmholtz/untrained", "helmholtz/visible"),
+    )
+)
+"""Files of these folders that save, list or show: no figure depends on them, but for benchmarks that name them."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +29,9 @@ class Benchmark:
         shows: in a line.
         minutes: of one core, about.
         results: files in benchmarks/results; the first has the numbers.
-        measures: the code whose later changes make the results stale, from the root of the repository.
+        measures: the files and folders whose later changes make the results stale, from the root of the repository.
         resumes: the same command goes on where it stopped; the others take minutes and start again.
+        begins_empty: its tables begin with what has been run, which can be told before there is any result.
     """
 
     name: str
@@ -30,6 +40,7 @@ class Benchmark:
     results: tuple[str, ...]
     measures: tuple[str, ...] = _OPTIMIZER
     resumes: bool = True
+    begins_empty: bool = False
 
     @property
     def script(self) -> Path:
@@ -56,6 +67,7 @@ BENCHMARKS = (
         120,
         ("peers.jsonl", "peers.png"),
         _MACHINES,
+        begins_empty=True,
     ),
     Benchmark(
         "published",
@@ -63,6 +75,7 @@ BENCHMARKS = (
         6000,
         ("published.jsonl", "published.png"),
         _MACHINES,
+        begins_empty=True,
     ),
     Benchmark(
         "mini_mnist",
@@ -85,9 +98,15 @@ BENCHMARKS = (
         "NRWS with the Fisher of p(x) in place of that of p(x, h)",
         10,
         ("visible_fisher.jsonl",),
-        _MACHINES,
+        (*_MACHINES, "dagfisher/helmholtz/visible.py"),
     ),
-    Benchmark("importance", "what drawing examples by their norms saves", 6, ("importance.jsonl",)),
+    Benchmark(
+        "importance",
+        "what drawing examples by their norms saves",
+        6,
+        ("importance.jsonl",),
+        (*_OPTIMIZER, "dagfisher/optim/examples.py", "dagfisher/importance.py"),
+    ),
     Benchmark("second_moment", "Adam's second moments in the Fisher metric", 17, ("second_moment.jsonl",)),
     Benchmark("prototypes", "figures of the first prototypes, measured again", 1, ("prototypes.json",), resumes=False),
     Benchmark(
@@ -95,14 +114,14 @@ BENCHMARKS = (
         "black-box search against CMA-ES and UMDA",
         30,
         ("search.jsonl", "search.png"),
-        ("dagfisher/search",),
+        (*_OPTIMIZER, "dagfisher/search"),
     ),
     Benchmark(
         "solvers",
         "time, memory and error of each solver beside the textbook",
         10,
         ("solvers.json", "solvers.png"),
-        ("dagfisher/solvers",),
+        ("dagfisher/solvers", "dagfisher/fisher"),
         resumes=False,
     ),
     Benchmark("step_ratio", "a whole step of NRWS in steps of RWS", 4, ("step_ratio.json",), _MACHINES, resumes=False),
@@ -121,6 +140,7 @@ BENCHMARKS = (
         "what several processes gain on the MNIST network",
         2,
         ("distributed.json",),
+        _MACHINES,
         resumes=False,
     ),
     Benchmark(
@@ -135,7 +155,17 @@ BENCHMARKS = (
 )
 PARTS = (
     *("textbook", "trained_layer", "solvers_plot", "rivals", "timed_run", "equal_seconds_report", "front_page"),
-    *("peer_learners", "peers_report", "published_jobs", "published_report", "registry", "report", "tables"),
+    *(
+        "extras",
+        "peer_learners",
+        "peers_report",
+        "published_jobs",
+        "published_report",
+        "registry",
+        "report",
+        "stale",
+        "tables",
+    ),
 )
 """Files of this folder that are parts of others."""
 

@@ -1,95 +1,40 @@
-"""Tables and pictures of the documentation from the files of results, and which of these are stale.
-
-A result belongs to the commit that its records name, or else to the commit that brought its file. It is stale if the
-code that it measures has changed in a later commit, or if that commit is older than a number of days.
-"""
+"""Tables and pictures of the documentation from the files of results, and which of these are stale."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import re
-import subprocess
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from registry import BENCHMARKS, ROOT, Benchmark, named
+from stale import AGE, State, state
 from tables import TABLES
 
 from dagfisher.app import table
 
-AGE = 365.0
-"""Days after which results are stale whatever has changed."""
 PAGES = ROOT / "docs" / "results"
 MARK = ".. measured:"
 """Begins the lines of an include that depend on later commits; everything else depends on the results alone."""
 
 
-@dataclass(frozen=True)
-class State:
-    """When results were measured, and what has happened since."""
-
-    commit: str | None
-    date: str | None
-    changes: int
-    old: bool
-
-    @property
-    def stale(self) -> bool:
-        """They may not describe the code as it is."""
-        return self.changes > 0 or self.old
-
-    def __str__(self) -> str:
-        if self.commit is None:
-            return "not measured at a known commit"
-        since = [f"its code has changed in {self.changes} later commits"] if self.changes else []
-        since += ["it is old"] if self.old else []
-        return f"{self.commit}, {self.date}" + (f"; stale: {' and '.join(since)}" if since else "")
-
-
-def git(root: Path, *command: str) -> str | None:
-    """What git says; None if it fails or there is none."""
-    try:
-        done = subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
-
-
-def commits_named(path: Path) -> set[str]:
-    """The commits that the records of a file name, without the plus of uncommitted changes."""
-    return set(re.findall(r'"commit": ?"([0-9a-f]{7,40})\+?"', path.read_text(encoding="utf-8")))
-
-
-def state(path: Path, measures: Iterable[str], age: float = AGE, root: Path = ROOT) -> State:
-    """When the results in a file were measured (of several commits the first), and what has happened since."""
-    times = {}
-    for commit in commits_named(path):
-        when = git(root, "show", "-s", "--format=%ct", commit)
-        if when:
-            times[commit] = int(when)
-    if not times:
-        line = git(root, "log", "-1", "--format=%h %ct", "--", str(path))
-        if line:
-            commit, when = line.split()
-            times[commit] = int(when)
-    if not times:
-        return State(None, None, 0, False)
-    first = min(times, key=lambda commit: times[commit])
-    changes = git(root, "rev-list", "--count", f"{first}..HEAD", "--", *measures)
-    date = time.strftime("%Y-%m-%d", time.gmtime(times[first]))
-    return State(first[:9], date, int(changes or 0), time.time() - times[first] > 86_400 * age)
-
-
 def includes(benchmark: Benchmark) -> dict[str, str]:
-    """The tables of a benchmark for pages, by the names of their files; they depend on its results alone."""
+    """The tables of a benchmark for pages, by the names of their files; they depend on its results alone.
+
+    A table with a title goes to the file of the table before it, and so does the picture of a benchmark that has them.
+    """
     source = f".. Made by `python -m benchmarks report` from benchmarks/results/{benchmark.results[0]}; do not edit."
-    found = {}
-    for i, each in enumerate(TABLES[benchmark.name](), 1):
-        suffix = f"-{each.name}" if each.name else f"-{i}" if i > 1 else ""
+    found: dict[str, str] = {}
+    for each in TABLES[benchmark.name]():
+        if each.title:
+            found[list(found)[-1]] += f"\n{each.rst()}\n"
+            continue
+        suffix = f"-{len(found) + 1}" if found else ""
         found[f"{benchmark.name}{suffix}.inc"] = f"{source}\n\n{each.rst()}\n"
+    picture = benchmark.path.with_suffix(".png")
+    if benchmark.begins_empty and picture.exists():
+        address = picture.relative_to(ROOT).as_posix()
+        found[list(found)[-1]] += f"\n.. image:: ../{address}\n   :alt: Curves: {benchmark.shows}.\n"
     return found
 
 
@@ -106,24 +51,28 @@ def unmarked(text: str) -> str:
     return text.partition(f"\n{MARK}")[0]
 
 
-def measured() -> Iterator[Benchmark]:
-    """The benchmarks that have results and tables."""
+def shown() -> Iterator[Benchmark]:
+    """The benchmarks whose tables are on pages: those that have results, and those that begin empty."""
     for benchmark in BENCHMARKS:
-        if benchmark.name in TABLES and benchmark.path.exists():
+        if benchmark.name in TABLES and (benchmark.begins_empty or benchmark.path.exists()):
             yield benchmark
 
 
 def write(age: float = AGE, pictures: bool = True, folder: Path = PAGES) -> Iterator[Path]:
-    """Write every include, and draw every picture; gives the files."""
+    """Draw every picture, and write every include; gives the files. Includes that are no longer made are removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    for benchmark in measured():
-        found = mark(state(benchmark.path, benchmark.measures, age))
-        for name, text in includes(benchmark).items():
-            (folder / name).write_text(text + found, encoding="utf-8")
-            yield folder / name
-        if pictures and benchmark.name in PICTURES:
+    before = set(folder.glob("*.inc"))
+    for benchmark in shown():
+        if pictures and benchmark.name in PICTURES and benchmark.path.exists():
             PICTURES[benchmark.name]()
             yield benchmark.path.with_suffix(".png")
+        end = mark(state(benchmark.path, benchmark.measures, age)) if benchmark.path.exists() else ""
+        for name, text in includes(benchmark).items():
+            (folder / name).write_text(text + end, encoding="utf-8")
+            before.discard(folder / name)
+            yield folder / name
+    for path in before:
+        path.unlink()
 
 
 def listing(age: float = AGE) -> str:

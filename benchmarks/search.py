@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from extras import need
 
 from dagfisher import search
 from dagfisher.app import table
@@ -217,6 +218,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print and draw what is there, run nothing")
     parser.add_argument("--out", type=Path, default=RESULTS / "search.jsonl")
     arguments = parser.parse_args()
+    need(["matplotlib"] if arguments.table else ["cma", "matplotlib"])
     torch.set_num_threads(1)
     if not arguments.table:
         run_all(arguments.out)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from extras import need
 from solvers_plot import draw
 from textbook import Textbook, exact, relative_error
 from torch import Tensor
@@ -279,6 +280,7 @@ def main() -> None:
     parser.add_argument("--sweep-repeats", type=int, help="rounds on each synthetic layer (7; quick: 2)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of solvers.json and solvers.png")
     options = parser.parse_args()
+    need(["matplotlib"])
     options.repeats = options.repeats or (3 if options.quick else 20)
     options.sweep_repeats = options.sweep_repeats or (2 if options.quick else 7)
     torch.set_num_threads(options.threads)

@@ -16,15 +16,16 @@ from registry import named
 
 @dataclass(frozen=True)
 class Table:
-    """Heads and rows of text, and what tells it from other tables of its benchmark; the first needs nothing."""
+    """Heads and rows of text, and what is said above it; tables with a title are on the same page as the one before."""
 
     heads: list[str]
     rows: list[list[str]]
-    name: str = ""
+    title: str = ""
 
     def rst(self) -> str:
         """As a list-table, with minus signs where a number is negative."""
-        lines = [".. list-table::", "   :header-rows: 1", ""]
+        lines = [f".. rubric:: {self.title}", ""] if self.title else []
+        lines += [".. list-table::", "   :header-rows: 1", ""]
         for row in [self.heads, *self.rows]:
             cells = [re.sub(r"(?<![\w.])-(?=\d)", "−", cell) for cell in row]
             lines += [f"   {'* -' if i == 0 else '  -'} {cell}".rstrip() for i, cell in enumerate(cells)]
@@ -49,9 +50,14 @@ def parsed(text: str) -> list[Table]:
     return found
 
 
-def _parts(texts: dict[str, str]) -> list[Table]:
-    """The tables in several texts, each with the name of its text."""
-    return [replace(found, name=name) for name, text in texts.items() for found in parsed(text)]
+def in_print(texts: dict[str, str]) -> str:
+    """Several tables, each under its title if it has one, as a script prints them."""
+    return "\n\n".join(f"{title}\n{text}" if title else text for title, text in texts.items())
+
+
+def _titled(texts: dict[str, str]) -> list[Table]:
+    """The tables in several texts, each under the title of its text."""
+    return [replace(found, title=title) for title, text in texts.items() for found in parsed(text)]
 
 
 def short(number: float) -> str:
@@ -88,12 +94,12 @@ def _equal_seconds() -> list[Table]:
 def _peers() -> list[Table]:
     script, report = (importlib.import_module(name) for name in ("peers", "peers_report"))
     models = [script.named(name) for name in script.SECONDS]
-    return _parts(report.tables(script.Results(named("peers").path).runs, models))
+    return _titled(report.tables(script.Results(named("peers").path).runs, models))
 
 
 def _published() -> list[Table]:
     script, report = (importlib.import_module(name) for name in ("published", "published_report"))
-    return _parts(report.tables(script.read(named("published").path)))
+    return _titled(report.tables(script.read(named("published").path)))
 
 
 def _mini_mnist() -> list[Table]:
@@ -201,4 +207,4 @@ TABLES: dict[str, Callable[[], list[Table]]] = {
     "cluster_model": _cluster_model,
     "soak": _soak,
 }
-"""By benchmark; each gives the tables of its file of results, which must be there."""
+"""By benchmark; each gives the tables of its file of results, which must be there but for those that begin empty."""

@@ -14,6 +14,8 @@ from dagfisher.helmholtz import PRESETS, Settings, preset_named
 from dagfisher.helmholtz.folders import read_settings
 from dagfisher.helmholtz.presets import Preset
 
+from .published_rows import expected
+
 BARS = datasets.load("three-by-three")
 
 
@@ -35,6 +37,28 @@ def test_a_preset_is_what_its_source_prints_and_nothing_of_ours(preset: Preset) 
         for group in optimizer.param_groups:
             assert group["trust_region"] is None
             assert group["momentum"] == (0.0 if settings.adam or settings.momentum == 0 else 0.95)
+
+
+def test_there_is_a_preset_for_every_published_row_with_what_is_printed() -> None:
+    rows = expected()
+    assert rows.keys() == PRESETS.keys()
+    for name, row in rows.items():
+        preset, settings = PRESETS[name], resolved(PRESETS[name])
+        found = {key: getattr(preset if key in ("source", "published") else settings, key) for key in row}
+        found["momentum"] = 0.0 if found["momentum"] == "auto" and settings.adam else found["momentum"]
+        assert found == row, name
+
+
+@pytest.mark.parametrize(
+    ("name", "small"), [("thesis-mnist-bihm", True), ("thesis-mnist-nbihm", True), ("thesis-mnist-nrws", False)]
+)
+def test_only_the_weights_of_bidirectional_presets_begin_near_zero(name: str, small: bool) -> None:
+    machine = resolved(preset_named(name), data="three-by-three", layers=(6, 5)).build(BARS).machine
+    for parameter_name, parameter in machine.named_parameters():
+        if parameter_name.endswith("bias"):
+            assert bool((parameter == -1).all()), parameter_name
+        elif parameter.numel() > 1:
+            assert (float(parameter.detach().abs().max()) <= 0.002) == small, parameter_name
 
 
 def test_some_rows_in_full() -> None:

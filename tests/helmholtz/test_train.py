@@ -114,7 +114,7 @@ def test_sleep_well_takes_more_steps_of_q_and_one_of_p(algorithm: str) -> None:
         assert not torch.equal(a, c)
 
 
-def test_alternating_moves_q_by_dreams_of_the_p_that_wake_samples_have_moved() -> None:
+def test_alternating_moves_p_and_q_layer_by_layer_and_then_q_by_dreams_of_the_p_that_has_moved() -> None:
     machine, by_hand = tiny_machine((-1.0, 1.0)), tiny_machine((-1.0, 1.0))
     Trainer(machine, "rws", lr=0.3, samples=4, seed=1, order="alternating", baseline=False).step(X)
     generator = PartGenerator("cpu")
@@ -136,7 +136,13 @@ def test_alternating_moves_q_by_dreams_of_the_p_that_wake_samples_have_moved() -
     log_q = log_probability(by_hand.recognition, [x, *h[:-1]], h)
     log_p = log_probability(by_hand.generative, h, [x, *h[:-1]]) + log_bernoulli(h[-1], by_hand.prior.bias)
     weights = torch.softmax((log_p - log_q).detach().view(4, -1), 0).reshape(-1) / len(X)
-    descend(-(weights * (log_p + 0.5 * log_q)).sum(), list(by_hand.parameters()))
+    units = [x, *h]
+    for i, (p, q) in enumerate(zip(by_hand.generative, by_hand.recognition, strict=True)):  # layer by layer, line 15
+        terms = log_probability([p], [units[i + 1]], [units[i]]) + 0.5 * log_probability(
+            [q], [units[i]], [units[i + 1]]
+        )
+        descend(-(weights * terms).sum(), [*p.parameters(), *q.parameters()])
+    descend(-(weights * log_bernoulli(h[-1], by_hand.prior.bias)).sum(), list(by_hand.prior.parameters()))
     path, _ = dream(by_hand, len(x), generator)
     loss = -0.5 * log_probability(by_hand.recognition, path[:-1], path[1:]).mean()
     descend(loss, by_hand.recognition_parameters())
