@@ -34,6 +34,8 @@ LADDER = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 COVECTOR = "none, covector"
 WAYS = {"none": 0.3, "element": 0.1, "unit": 0.3, "layer": 3.0, COVECTOR: 0.3}
 """Where each begins to climb."""
+PROTOTYPE = {"none": -31.02, "element": -31.45, "unit": -30.91, "layer": -30.81}
+"""What a prototype had with one seed after two epochs of such a machine."""
 BETAS, MOMENTUM = (0.9, 0.999), 0.8
 TUNED, SEEDS = 0, (1, 2, 3)
 KEY = ("model", "way", "rate", "seed")
@@ -84,7 +86,7 @@ def height(record: dict[str, Any]) -> float:
 
 
 def show(records: list[dict[str, Any]]) -> str:
-    """The three seeds of each way at its best rate."""
+    """The three seeds of each way at its best rate, and what the prototype had."""
     lines = []
     for model in STEPS:
         for way in WAYS:
@@ -92,8 +94,9 @@ def show(records: list[dict[str, Any]]) -> str:
             if final:
                 ends = " ".join(f"{height(r):.2f}" for r in sorted(final, key=height))
                 seconds = statistics.median(r["seconds"] for r in final)
-                lines.append([named(model).label, way, f"{final[0]['rate']:g}", ends, f"{seconds:.1f}"])
-    return table(["model", "second moment", "rate", "test, three seeds", "seconds"], lines)
+                before = f"{PROTOTYPE[way]:.2f}" if model == "mini-machine" and way in PROTOTYPE else ""
+                lines.append([named(model).label, way, f"{final[0]['rate']:g}", ends, f"{seconds:.1f}", before])
+    return table(["model", "second moment", "rate", "test, three seeds", "seconds", "prototype"], lines)
 
 
 def ladders(records: list[dict[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import dagfisher
 from dagfisher.families import Gaussian
 from dagfisher.helmholtz import HelmholtzMachine
 from dagfisher.helmholtz.algorithms import importance_weights
+from dagfisher.helmholtz.regularisers import L2
 from dagfisher.helmholtz.sampling import wake
 from dagfisher.maps import map_of
+from dagfisher.optim.updates import apply_update
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_every_entry_of_the_page_names_its_check_and_the_check_exists() -> None:
     page = (ROOT / "docs" / "corrections.rst").read_text(encoding="utf-8")
     entries = re.findall(r"^(?!=|-|\s)(.+)\n-{3,}\n((?:.*\n)*?)(?=^(?:.+\n-{3,}|\Z))", page, flags=re.MULTILINE)
-    assert len(entries) >= 17
+    assert len(entries) >= 22
     tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for title, text in entries:
         named = re.findall(r"``(test_\w+)``", text)
@@ -64,8 +67,49 @@ def test_the_density_of_a_normal_unit_integrates_to_one() -> None:
 
 def test_the_hyperbolic_warm_up_is_nearly_nothing_half_way() -> None:
     length = 50
-    assert 1 / (length - length // 2) == pytest.approx(2 / length)
-    assert 1 / (length - (length - 2)) == 0.5
+    printed, linear = L2(1.0, warm_up=length, shape="hyperbolic"), L2(1.0, warm_up=length)
+    assert printed.at(length // 2) == pytest.approx(2 / length)
+    assert printed.at(length - 2) == 0.5
+    assert linear.at(length // 2) == 0.5 and linear.at(length) == printed.at(length) == 1
+
+
+def test_the_look_ahead_of_nesterov_has_the_rate_in_it() -> None:
+    rate, beta = 0.05, 0.9
+    curvature = torch.tensor([1.0, 5.0], dtype=torch.float64)
+
+    def looked_ahead(by: float, steps: int = 6) -> Tensor:
+        """The points where gradients are taken, v ← βv + g, θ ← θ − ηv, of a quadratic loss."""
+        theta, v, points = torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), []
+        for _ in range(steps):
+            points.append(theta - by * beta * v)
+            v = beta * v + curvature * points[-1]
+            theta = theta - rate * v
+        return torch.stack(points)
+
+    p = torch.ones(2, dtype=torch.float64)
+    found, state = [p.clone()], {}
+    settings = {"lr": rate, "momentum": beta, "nesterov": True, "betas": None, "weight_decay": 0.0, "l1": 0.0}
+    for _ in range(5):
+        apply_update([p], [curvature * p], [state], settings)
+        found.append(p.clone())
+    torch.testing.assert_close(torch.stack(found), looked_ahead(rate))
+    assert float((torch.stack(found) - looked_ahead(1.0)).abs().max()) > 1
+
+
+def test_the_steepest_step_of_a_given_divergence_is_the_natural_gradient_scaled_to_it() -> None:
+    fisher = torch.tensor([[2.0, 0.6], [0.6, 0.5]], dtype=torch.float64)
+    gradient, epsilon = torch.tensor([0.3, -1.2], dtype=torch.float64), 0.02
+    natural = torch.linalg.solve(fisher, gradient)
+    step = -math.sqrt(2 * epsilon / float(gradient @ natural)) * natural
+    assert float(0.5 * step @ fisher @ step) == pytest.approx(epsilon)
+    angles = torch.linspace(0, 2 * math.pi, 10_001, dtype=torch.float64)
+    circle = torch.stack([angles.cos(), angles.sin()])
+    others = math.sqrt(2 * epsilon) * torch.linalg.solve(torch.linalg.cholesky(fisher).T, circle)  # as far, all round
+    torch.testing.assert_close(0.5 * (others * (fisher @ others)).sum(0), torch.full((10_001,), epsilon).double())
+    assert float(gradient @ step) == pytest.approx(float((gradient @ others).min()), rel=1e-6)
+    multiplier = float(gradient @ fisher @ natural) / float((fisher @ fisher @ step) @ natural)  # ∇F = λ I Δξ
+    torch.testing.assert_close(step, natural / multiplier)
+    assert not torch.allclose(step, natural * multiplier)
 
 
 def tiny(samples: Tensor) -> tuple[HelmholtzMachine, Tensor, Tensor]:

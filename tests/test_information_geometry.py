@@ -248,3 +248,74 @@ def test_the_tables_of_the_slides_are_wrong_where_both_pairs_are_on_the_diagonal
         both = a[0] == a[1] and b[0] == b[1] and a != b
         factor = 2 if both else 1
         torch.testing.assert_close(of_the_slides(a, b), factor * entry(a, b))
+
+
+def of_the_slides_in_theta(theta: Tensor) -> Tensor:
+    """Their table of I_θ, row by row as it is printed."""
+    first, matrix = unpacked(theta, 1.0)
+    t = torch.linalg.inv(matrix)
+    places = [(i, i) for i in range(D)] + PAIRS
+    outer = torch.outer
+
+    def capital(k: int, l: int) -> Tensor:
+        return outer(t[:, k], t[k]) if k == l else outer(t[:, k], t[l]) + outer(t[:, l], t[k])
+
+    def small(k: int, l: int, m: int, n: int) -> Tensor:
+        if k == l == m == n:
+            return t[k, k] ** 2
+        crossed = t[k, m] * t[l, n] + t[l, m] * t[k, n]
+        return crossed if k == l or m == n else 2 * crossed
+
+    def four(k: int, l: int, m: int, n: int) -> Tensor:
+        found = outer(capital(k, l)[:, m], t[n])
+        return found if k == l else found + outer(capital(k, l)[:, n], t[m])
+
+    corner = torch.stack([torch.stack([small(*a, *b) - first @ four(*a, *b) @ first for b in places]) for a in places])
+    side = torch.stack([capital(*a) @ first for a in places])
+    return 0.5 * torch.cat([torch.cat([-t, side.T], 1), torch.cat([side, corner], 1)])
+
+
+def of_the_slides_in_eta(eta: Tensor) -> Tensor:
+    """Their table of I_η, row by row as it is printed."""
+    first, second = unpacked(eta, 0.5)
+    p = torch.linalg.inv(second - torch.outer(first, first))
+    places = [(i, i) for i in range(D)] + PAIRS
+
+    def capital(k: int, l: int) -> Tensor:
+        found = 0.5 * (torch.outer(p[:, k], p[l]) + torch.outer(p[:, l], p[k]))
+        return found  # for k = l it is the outer product itself
+
+    def small(k: int, l: int, m: int, n: int) -> Tensor:
+        if k == l or m == n:
+            return 0.5 * p[k, m] * p[l, n]
+        return 0.25 * (p[k, m] * p[l, n] + p[l, m] * p[k, n])
+
+    gamma = p + p * (first @ p @ first) + p @ torch.outer(first, first) @ p
+    side = -torch.stack([capital(*a) @ first for a in places])
+    corner = torch.stack([torch.stack([small(*a, *b) for b in places]) for a in places])
+    return torch.cat([torch.cat([gamma, side.T], 1), torch.cat([side, corner], 1)])
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_the_table_of_the_slides_in_theta_is_wrong_for_diagonal_elements(centred: bool) -> None:
+    theta = FAMILIES["multivariate Gaussian"].theta.clone()
+    if centred:
+        theta[:D] = 0
+    right, printed = hessian(gaussian_psi, theta), of_the_slides_in_theta(theta)
+    wrong = ~torch.isclose(right, printed, rtol=1e-9, atol=1e-12)
+    expected = torch.zeros_like(wrong)
+    diagonal, pairs = slice(D, 2 * D), slice(2 * D, None)
+    expected[diagonal, diagonal] = ~torch.eye(D, dtype=torch.bool)
+    if not centred:
+        expected[diagonal, pairs] = expected[pairs, diagonal] = True
+    assert torch.equal(wrong, expected)
+    if centred:
+        torch.testing.assert_close(printed[expected], 2 * right[expected])
+    else:
+        assert not torch.allclose(printed, printed.T)
+
+
+def test_the_table_of_the_slides_in_eta_is_right() -> None:
+    family = FAMILIES["multivariate Gaussian"]
+    eta = family.to_eta(family.theta)
+    torch.testing.assert_close(of_the_slides_in_eta(eta), hessian(gaussian_phi, eta))

@@ -330,6 +330,15 @@ def test_the_real_files_are_split_as_documented(real_data: Path, name: str, mean
     assert float(grey.float().mean() / 255) == pytest.approx(mean, abs=1e-4)
 
 
+@pytest.mark.parametrize(("name", "nats"), [("mnist", 45.5), ("fashion-mnist", 189.9)])
+def test_pixels_drawn_from_grey_values_have_the_entropy_that_the_corrections_name(
+    real_data: Path, name: str, nats: float
+) -> None:
+    means = torch.from_numpy(np.array(idx.read(real_data / name / f"{mnist.TEST}.gz"))).flatten(1).double() / 255
+    entropy = -(torch.xlogy(means, means) + torch.xlogy(1 - means, 1 - means)).sum(1).mean()
+    assert float(entropy) == pytest.approx(nats, abs=0.05)
+
+
 @pytest.mark.parametrize(("name", "first"), [("mnist", [5, 0, 4, 1, 9]), ("fashion-mnist", [9, 0, 0, 3, 0])])
 def test_the_real_labels_are_those_of_their_images(real_data: Path, name: str, first: list[int]) -> None:
     data = datasets.load(name, may_download=False)
