@@ -143,8 +143,9 @@ def draw(runs: Runs, path: Path) -> None:
     from matplotlib.figure import Figure
 
     whole, blocks = stochastic()
-    figure = Figure(figsize=(10, 8), layout="constrained", facecolor="white")
-    upper, lower = figure.subfigures(2, 1, height_ratios=[1, 1])
+    figure = Figure(figsize=(10, 8.4), layout="constrained", facecolor="white")
+    upper, lower = figure.subfigures(2, 1, height_ratios=[1.06, 1])
+    upper.get_layout_engine().set(h_pad=0.09)
     off = float((whole.fisher - blocks).abs().max() / whole.fisher.abs().max())
     panels = (
         (deterministic(), "deterministic hidden units:\nweights of all layers are coupled"),
@@ -173,7 +174,7 @@ def curves(runs: Runs, model: Model, figure: Any) -> None:
     figure.legend(handles[::-1], labels[::-1], loc="outside lower center", ncols=5, frameon=False)
     axes.set_xlim(0, model.seconds)
     axes.set_ylim(min(ends) - 4, max(ends) + 0.3)
-    axes.set_xlabel("processor seconds of training, one thread", color=INK)
+    axes.set_xlabel("processor seconds of training, one thread; shaded: the range of three seeds", color=INK)
     axes.set_ylabel("test log-likelihood (nats)", color=INK)
     tidy(axes)
     figure.suptitle(f"{ORDER[model.name]}: nothing tuned against tuned rivals", fontweight="bold", color=INK)

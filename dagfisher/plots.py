@@ -32,7 +32,9 @@ METHODS = (
     (re.compile(r"plain|\b(sgd|ws|rws|bihm|reinforce|vimco)\b", re.IGNORECASE), COLOURS[1]),
 )
 """Words of a label and the colour of the method they mean, the same in all pictures; the first that fits counts."""
-INK, FAINT = "#222222", "#dddddd"
+NATURAL, PLAIN, ADAM = COLOURS[:3]
+INK, GUIDE, FAINT = "#222222", "#666666", "#dddddd"
+"""Of words and axes, of lines that curves are compared with, and of the grid."""
 TILE_GAP = 6
 
 
@@ -74,7 +76,12 @@ def draw_curves(curves: Sequence[Curve], path: Path | None, *, title: str, quant
         axes.set_xlim(0, 1.03 * max((x for line in axes.lines for x in line.get_xdata()), default=1))
         tidy(axes)
     left.set_ylabel(quantity, color=INK)
-    left.set_ylim(*_limits([curve.values for curve in curves]))
+    low, high = _limits([curve.values for curve in curves])
+    left.set_ylim(low, high)
+    lowest = min((value for curve in curves for value in curve.values), default=math.inf)
+    if low is not None and lowest < low:
+        text = f"not shown: beginnings, from {lowest:.4g}".replace("-", "−")
+        figure.text(0.995, 0.985, text, ha="right", va="top", fontsize=9, color=GUIDE)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
     handles, labels = left.get_legend_handles_labels()
     columns = min(len(curves), 5 if max((len(label) for label in labels), default=0) < 16 else 3)
@@ -96,8 +103,9 @@ def draw_places(
     """
     figure = blank(max(5.5, 1.1 * len(places)), 4.2)
     axes = figure.subplots()
+    colours = (COLOURS[0], GUIDE, COLOURS[5], COLOURS[6])
     for i, (label, values) in enumerate(lines.items()):
-        style = {"color": COLOURS[i % len(COLOURS)], "linewidth": 2, "linestyle": ("-", "--", ":")[i % 3]}
+        style = {"color": colours[i % len(colours)], "linewidth": 2, "linestyle": ("-", "--", ":")[i % 3]}
         axes.plot(range(len(places)), values, label=label, marker=MARKERS[i % len(MARKERS)], markersize=4.5, **style)
     axes.set_xticks(range(len(places)), places)
     axes.set_ylabel(quantity, color=INK)
@@ -158,7 +166,7 @@ def line_styles(labels: Sequence[str]) -> list[dict[str, Any]]:
 
     A method has the same colour in all pictures: the natural gradient is blue, plain descent red, Adam green. Dashes
     tell the lines of one method apart. Lines whose labels name no method have the colours that are left. If all labels
-    name the same method, the lines have different colours.
+    name the same method, the lines have shades of its colour; if none names one, they have different colours.
 
     Args:
         labels: those of the lines, for example ``["natural, lr 1", "Adam, lr 0.3"]``.
@@ -168,15 +176,31 @@ def line_styles(labels: Sequence[str]) -> list[dict[str, Any]]:
     """
     known = [next((colour for words, colour in METHODS if words.search(label)), None) for label in labels]
     left = [COLOURS[i] for i in (6, 4, 3, 2, 1, 5, 0) if COLOURS[i] not in known]
-    if len(set(known)) < 2:
-        known, left = [None] * len(labels), list(COLOURS)
+    if not any(known):
+        left = list(COLOURS)
+    plain = [colour or left[known[:i].count(None) % len(left)] for i, colour in enumerate(known)]
+    alike = known[0] if len(set(known)) == 1 and len(known) > 1 else None
     styles: list[dict[str, Any]] = []
-    for i, colour in enumerate(known):
-        shown = colour or left[known[:i].count(None) % len(left)]
-        dashes = DASHES[sum(style["color"] == shown for style in styles) % len(DASHES)]
+    for i, colour in enumerate(plain):
+        shown = colour if alike is None else _shade(alike, 0.5 - 0.8 * i / (len(plain) - 1))
+        dashes = DASHES[plain[:i].count(colour) % len(DASHES)]
         marker = MARKERS[i % len(MARKERS)]
         styles.append({"color": shown, "linewidth": 2, "linestyle": dashes, "marker": marker, "markersize": 4.5})
     return styles
+
+
+def _shade(colour: str, light: float) -> str:
+    """The colour, mixed with white, or with black if `light` is negative."""
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(part + abs(light) * ((255 if light > 0 else 0) - part)):02X}" for part in parts)
+
+
+def depth_colours(count: int) -> list[str]:
+    """Colours for things that have an order, like layers from the bottom to the top: from dark to light."""
+    import matplotlib
+
+    palette = matplotlib.colormaps["viridis"]
+    return [matplotlib.colors.to_hex(palette(0.87 * i / max(count - 1, 1))) for i in range(count)]
 
 
 def _limits(lines: Sequence[Sequence[float]]) -> tuple[float | None, float | None]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from dagfisher.app import table
-from dagfisher.plots import COLOURS, FAINT, INK
+from dagfisher.plots import COLOURS, FAINT, INK, NATURAL
 from dagfisher.search import (
     GaussianNetwork,
     SearchNetwork,
@@ -55,9 +55,9 @@ def draw(panels: dict[str, dict[str, SearchResult]], out: Path) -> None:
 
     figure = Figure(figsize=(11, 4.6), layout="constrained", facecolor="white")
     for axes, (title, results) in zip(figure.subplots(1, 2), panels.items()):
-        for colour, (name, result) in zip(COLOURS, results.items()):
+        for colour, dashes, (name, result) in zip((NATURAL, COLOURS[5], INK), ("-", "--", "-."), results.items()):
             spent = [g.evaluations for g in result.history]
-            axes.plot(spent, [g.best for g in result.history], color=colour, linewidth=2, label=name)
+            axes.plot(spent, [g.best for g in result.history], dashes, color=colour, linewidth=2, label=name)
             axes.plot(spent, [g.mean for g in result.history], color=colour, linewidth=0.8, alpha=0.6)
         axes.set(xlabel="evaluations", ylabel="value: least so far (thick), mean of a generation (thin)")
         axes.set_title(title, color=INK, fontsize=11)

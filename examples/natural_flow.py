@@ -24,7 +24,7 @@ from torch import Tensor
 import dagfisher
 from dagfisher.app import table
 from dagfisher.nn import Prior
-from dagfisher.plots import COLOURS, FAINT, INK
+from dagfisher.plots import FAINT, INK, NATURAL, PLAIN
 from dagfisher.search import BinaryNetwork, chain, independent
 
 X = torch.tensor([[-1, -1], [1, -1], [-1, 1], [1, 1]], dtype=torch.float64)
@@ -33,6 +33,7 @@ STARTS = ((0.5, 0.5), (0.1, 0.9), (0.1, 0.2), (0.1, 0.45), (0.9, 0.9), (0.04, 0.
 CURVES = {"f = x − 3x²": (0, 1, -3, 0, 0), "f = 6x + 8x² − x³ − 2x⁴": (0, 6, 8, -1, -2)}  # coefficients of f
 FROM = {"f = x − 3x²": ((-1, 1), (0, 1.4), (1.2, 0.8)), "f = 6x + 8x² − x³ − 2x⁴": ((-2, 0.6), (-1, 1.5), (0.4, 0.5))}
 LR, STEPS = 0.05, 200
+COLOUR = {"plain": PLAIN, "natural": NATURAL}
 
 
 def expectation(net: BinaryNetwork) -> Tensor:
@@ -131,7 +132,7 @@ def draw(starts: tuple[tuple[float, float], ...], with_arrow: list[Tensor], sing
         low, high = (torch.full((2,), limit, dtype=torch.float64) for limit in LIMITS[letter])
         at = torch.cartesian_prod(*[torch.linspace(*LIMITS[letter], 15, dtype=torch.float64)] * 2)
         v = FIELDS[letter, gradient](at)
-        axes.quiver(*at.T, *v.T, color=COLOURS[gradient == "plain"], alpha=0.5, width=0.004, pivot="mid", angles="xy")
+        axes.quiver(*at.T, *v.T, color=COLOUR[gradient], alpha=0.5, width=0.004, pivot="mid", angles="xy")
         for start in starts:
             first = torch.tensor(start, dtype=torch.float64)
             line = flow_line(FIELDS[letter, gradient], first if letter == MU else first.logit(), low, high)
@@ -146,8 +147,8 @@ def draw(starts: tuple[tuple[float, float], ...], with_arrow: list[Tensor], sing
         grid[0, 2].plot(*marginals(path).T, color=INK, linewidth=1.6)
         grid[0, 2].plot(*marginals(path)[0], "o", color=INK, markersize=5, clip_on=False)
         times = LR * torch.arange(len(path))
-        grid[1, 2].plot(times, alone @ F, color=COLOURS[0], label="independent" if alone is single[0] else None)
-        grid[1, 2].plot(times, path @ F, "--", color=COLOURS[2], label="x₁ → x₂" if alone is single[0] else None)
+        grid[1, 2].plot(times, alone @ F, color=NATURAL, label="independent" if alone is single[0] else None)
+        grid[1, 2].plot(times, path @ F, "--", color=INK, label="x₁ → x₂" if alone is single[0] else None)
     grid[0, 2].set(xlim=(0, 1), ylim=(0, 1), xlabel="p(x₁ = 1)", ylabel="p(x₂ = 1)")
     grid[0, 2].set_title("x₁ → x₂, natural gradient", color=INK, fontsize=11)
     grid[1, 2].set(xlabel="time", ylabel="E[f]")
@@ -163,7 +164,7 @@ def draw(starts: tuple[tuple[float, float], ...], with_arrow: list[Tensor], sing
                 field = lambda at, name=name, gradient=gradient: gaussian_field(name, gradient, at)  # noqa: E731
                 line = flow_line(field, torch.tensor(start, dtype=torch.float64), low, high)
                 label = gradient if start is FROM[name][0] else None
-                axes.plot(*line.T, color=COLOURS[gradient == "plain"], linewidth=1.6, label=label)
+                axes.plot(*line.T, color=COLOUR[gradient], linewidth=1.6, label=label)
                 axes.plot(*line[0], "o", color=INK, markersize=5)
         axes.set(xlim=(-2.5, 2.5), ylim=(0, 2), xlabel="μ", ylabel="σ")
         axes.set_title(f"normal, {name}", color=INK, fontsize=11)

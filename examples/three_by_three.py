@@ -14,7 +14,7 @@ import torch
 
 from dagfisher import datasets
 from dagfisher.helmholtz import HelmholtzMachine, Trainer
-from dagfisher.plots import COLOURS, tile
+from dagfisher.plots import GUIDE, NATURAL, tile
 
 EPOCHS = 30
 
@@ -44,9 +44,9 @@ def draw(machine: HelmholtzMachine, curve: list[float], out: Path) -> None:
     dreams = machine.sample(36, generator=torch.Generator().manual_seed(0))
     figure = Figure(figsize=(11, 3.9), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
-    left.semilogy(range(1, len(curve) + 1), curve, color=COLOURS[0], linewidth=2)
-    left.axhline(0.02, color=COLOURS[1], linestyle="--", linewidth=1.2)
-    left.text(len(curve), 0.0213, "0.02 nats", color=COLOURS[1], ha="right", va="bottom")
+    left.semilogy(range(1, len(curve) + 1), curve, color=NATURAL, linewidth=2)
+    left.axhline(0.02, color=GUIDE, linestyle="--", linewidth=1.2)
+    left.text(len(curve), 0.0213, "0.02 nats", color=GUIDE, ha="right", va="bottom")
     left.set(xlabel="epochs", ylabel="exact KL(data ‖ machine), nats", title="NRWS, layers 9-12-6")
     left.spines[["top", "right"]].set_visible(False)
     shuffled = data.train[torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))[:36]]

@@ -21,7 +21,7 @@ import dagfisher
 from dagfisher import DAGNaturalGradient, datasets, inspect
 from dagfisher.app import table
 from dagfisher.importance import ImportanceSampler
-from dagfisher.plots import COLOURS, FAINT, INK, tile
+from dagfisher.plots import COLOURS, FAINT, INK, NATURAL, PLAIN, tile
 
 LOOKED_AT = 500
 
@@ -41,8 +41,9 @@ def draw(steps, rows, hard, easy, out):
     figure = Figure(figsize=(12, 4.2), layout="constrained", facecolor="white")
     left, middle, right = figure.subplots(1, 3, width_ratios=[1.5, 1, 1])
     names = ("ideal, ‖g‖", "ideal, ‖F̃⁻¹g‖", "ideal, √gᵀF̃⁻¹g", "stale weights, ‖g‖")
-    for i, (name, style) in enumerate(zip(names, ("-", "--", ":", "-"))):
-        left.plot(steps, [row[i] for row in rows], style, color=COLOURS[i], label=name, linewidth=2)
+    colours, dashes = (PLAIN, NATURAL, COLOURS[5], PLAIN), ("-", "--", ":", "-.")
+    for i, (name, colour, style) in enumerate(zip(names, colours, dashes)):
+        left.plot(steps, [row[i] for row in rows], style, color=colour, label=name, linewidth=2)
     left.axhline(1, color=FAINT)
     left.set_yscale("log")
     left.set_xlabel("steps", color=INK)

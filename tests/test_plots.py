@@ -80,8 +80,35 @@ def test_a_method_has_one_colour_in_all_pictures() -> None:
 def test_dashes_tell_lines_of_one_method_apart() -> None:
     styles = plots.line_styles(["natural", "natural, damped", "SGD", "natural, diagonal"])
     assert [style["linestyle"] for style in styles] == ["-", "--", "-", "-."]
-    assert len({style["color"] for style in plots.line_styles(["nrws a", "nrws b", "nrws c"])}) == 3  # one method only
     assert len({(style["color"], style["linestyle"]) for style in plots.line_styles(["run"] * 14)}) == 14
+
+
+def test_lines_that_are_all_of_one_method_have_shades_of_its_colour() -> None:
+    shades = [style["color"] for style in plots.line_styles(["nrws a", "nrws b", "nrws c"])]
+    assert len(set(shades)) == 3 and not set(shades) & set(plots.COLOURS[1:])
+    for shade in shades:
+        red, green, blue = (int(shade[i : i + 2], 16) for i in (1, 3, 5))
+        assert red < green < blue
+    assert plots.line_styles(["Adam, lr 0.1"])[0]["color"] == plots.ADAM
+
+
+def test_colours_of_layers_get_lighter_and_are_none_of_a_method() -> None:
+    colours = plots.depth_colours(12)
+    assert len(set(colours)) == 12 and not {colour.upper() for colour in colours} & set(plots.COLOURS)
+    sums = [sum(int(colour[i : i + 2], 16) for i in (1, 3, 5)) for colour in colours]
+    assert sums == sorted(sums)
+    assert plots.depth_colours(0) == []
+
+
+def test_a_picture_says_what_it_does_not_show() -> None:
+    def words(values: list[float]) -> list[str]:
+        curves = [plots.Curve("NRWS", range(len(values)), range(len(values)), values)]
+        figure = plots.draw_curves(curves, None, title="", quantity="q")
+        return [text.get_text() for text in figure.texts if text.get_text()]
+
+    steep = [-137.94, -60.0, *(-40.0 + i for i in range(8))]
+    assert words(steep) == ["not shown: beginnings, from −137.9"]
+    assert words([-40.0] * 10) == words([-33.0, *steep[3:], -33.0]) == []
 
 
 def test_without_matplotlib_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,8 +25,7 @@ h2 { margin-top: 2.5rem; border-top: 1px solid var(--faint); padding-top: 1.5rem
 figure { margin: 0 } figcaption { font-weight: 600; line-height: 1.3; margin-bottom: .4rem }
 figcaption small { display: block; font-weight: 400; color: var(--soft) }
 svg, img { width: 100%; height: auto; display: block } img { background: #fff; border-radius: 3px }
-img.tiles { image-rendering: pixelated; max-width: 24rem } figure.wide { grid-column: 1 / -1 }
-img.wide { min-width: 45rem }
+img.tiles { image-rendering: pixelated; max-width: 24rem } img.plot { max-width: 40rem }
 .scroll { overflow-x: auto; background-repeat: no-repeat; background-attachment: local, local, scroll, scroll;
   background-image: linear-gradient(90deg, var(--paper) 40%, transparent), linear-gradient(-90deg, var(--paper) 40%,
   transparent), linear-gradient(90deg, var(--faint), transparent), linear-gradient(-90deg, var(--faint), transparent);
@@ -127,10 +126,10 @@ def figure(title: str, content: str, note: str = "", kind: str = "") -> str:
 
 
 def picture(title: str, png: bytes, note: str = "", kind: str = "tiles") -> str:
-    """A PNG file inside the page; one that is `kind` "wide" scrolls on a narrow screen."""
+    """A PNG file inside the page; `kind` is "tiles" if its pixels are to stay sharp, "plot" for others."""
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     image = f'<img class="{kind}" alt="{html.escape(title)}" src="{source}">'
-    return figure(title, f'<div class="scroll">{image}</div>' if kind == "wide" else image, note, kind)
+    return figure(title, image, note, kind)
 
 
 def png_of(images: Tensor, shape: tuple[int, int]) -> bytes:

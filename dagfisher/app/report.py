@@ -215,6 +215,7 @@ def _of_run(folder: Path, settings: Settings, rows: Sequence[Row]) -> str:
         try:
             run = Run.open(folder)
             parts.append(f'<div class="grid">{"".join(_pictures(run))}</div>')
+            parts.append(_spectra(run))
         except (DagFisherError, DataError, OSError) as error:
             parts.append(f"<p>No pictures: {html.escape(str(error))}</p>")
     probes = folder / "probes.csv"
@@ -224,7 +225,7 @@ def _of_run(folder: Path, settings: Settings, rows: Sequence[Row]) -> str:
         parts.append("<h3>Linear probes</h3>" + table([name.replace("_", " ") for name in header], shown))
         parts.append("<p>The share of images that a linear classifier of each layer gets wrong; layer 0: pixels.</p>")
         if (drawn := probes.with_suffix(".png")).is_file():
-            parts.append(picture("errors of linear probes, by layer", drawn.read_bytes(), kind="wide"))
+            parts.append(picture("errors of linear probes, by layer", drawn.read_bytes(), kind="plot"))
     values = [[exact(getattr(row, name)) for name in COLUMNS] for row in rows]
     parts.append("<details open><summary>metrics.csv</summary>" + table(COLUMNS, values) + "</details>")
     lines = [[html.escape(name), html.escape(str(value))] for name, value in settings.as_dict().items()]
@@ -276,13 +277,24 @@ def _pictures(run: Run) -> list[str]:
         add(f"reconstructed from layer {depth}", again, f"{counted(machine.sizes[depth], 'unit')}")
     if isinstance(machine.prior.family, Bernoulli):
         add("top units flipped", traversal(machine), "a dream, then the same with each top unit flipped in turn")
-    optimizer = run.trainer.optimizer
-    if isinstance(optimizer, DAGNaturalGradient) and run.trainer.steps:
-        file = io.BytesIO()
-        spectrum(optimizer).figure().savefig(file, format="png", dpi=90)
-        note = "what is above the damping, the dashed line, follows the natural gradient"
-        found.append(picture("eigenvalues of the Fisher blocks, by layer", file.getvalue(), note, "wide"))
     return found
+
+
+def _spectra(run: Run) -> str:
+    """For each layer, the eigenvalues of its Fisher blocks beside its damping; "" if the run has no Fisher matrices."""
+    optimizer = run.trainer.optimizer
+    if not isinstance(optimizer, DAGNaturalGradient) or not run.trainer.steps:
+        return ""
+    found = []
+    for layer in spectrum(optimizer).layers:
+        file = io.BytesIO()
+        layer.figure().savefig(file, format="png", dpi=90)
+        note = f"{layer.effective:,.0f} of {counted(layer.parameters, 'parameter')} determined"
+        found.append(picture(layer.name, file.getvalue(), note, "plot"))
+    words = (
+        "Median and range over the units of a layer. Natural steps follow what is above the damping, the dashed line."
+    )
+    return f'<h3>Eigenvalues of the Fisher blocks</h3><p>{words}</p><div class="grid">{"".join(found)}</div>'
 
 
 def traversal(machine: HelmholtzMachine, seed: int = 0) -> Tensor:

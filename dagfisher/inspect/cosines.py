@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import MissingStatisticsError
 from ..optim import DAGNaturalGradient
-from ..plots import COLOURS, INK, blank, tidy
+from ..plots import INK, NATURAL, blank, tidy
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Cosines:
         figure = blank(6.5, 0.36 * (len(self.layers) + 1) + 1.2)
         axes = figure.subplots()
         names, values = [*self.layers, "all layers"], [*self.layers.values(), self.whole]
-        colours = [COLOURS[0]] * len(self.layers) + [INK]
+        colours = [NATURAL] * len(self.layers) + [INK]
         axes.barh(range(len(names)), values, color=colours, height=0.62)
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from ..importance import sampling_variance
 from ..optim.examples import ExampleNorms
-from ..plots import COLOURS, INK, blank, tidy
+from ..plots import COLOURS, INK, NATURAL, PLAIN, blank, tidy
 
 METRICS = {"gradient": "‖g‖", "natural": "‖F̃⁻¹g‖", "fisher": "√gᵀF̃⁻¹g"}
 """The norms that there are, and how they are written."""
+STYLES = {"gradient": (PLAIN, "-"), "natural": (NATURAL, "-"), "fisher": (COLOURS[5], "--")}
+"""The colours of their lines, plain and natural as in all pictures, and their dashes."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +33,16 @@ class Examples:
         """A matplotlib figure: the share of all norms that the examples with the longest gradients have."""
         figure = blank(6.5, 4.2)
         axes = figure.subplots()
-        for i, (metric, norms) in enumerate(self.norms.items()):
+        for metric, norms in self.norms.items():
             total = norms.double().sort(descending=True).values.cumsum(0)
             places = torch.arange(len(total) + 1) / len(total)
             shares = torch.cat([total.new_zeros(1), total / total[-1].clamp_min(1e-300)])
-            label = f"{METRICS[metric]}: ideal weights leave {self.ideal[metric]:.2g}"
+            label = f"{METRICS[metric]}: ideal weights leave {self.ideal[metric]:.2f}"
             label += (
-                f",\ngiven ones {self.stale[metric]:.2g} of the mean square" if self.stale else " of the mean square"
+                f",\ngiven ones {self.stale[metric]:.2f} of the mean square" if self.stale else " of the mean square"
             )
-            axes.plot(places.tolist(), shares.tolist(), label=label, color=COLOURS[i], linewidth=2)
+            colour, dashes = STYLES[metric]
+            axes.plot(places.tolist(), shares.tolist(), dashes, label=label, color=colour, linewidth=2)
         axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle="--")
         axes.set_xlabel("examples, from the longest gradient to the shortest (share)", color=INK)
         axes.set_ylabel("share of the sum of the norms", color=INK)

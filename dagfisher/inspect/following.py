@@ -10,7 +10,7 @@ import torch
 
 from ..errors import MissingStatisticsError, SettingError
 from ..optim import DAGNaturalGradient
-from ..plots import COLOURS, INK, blank, tidy
+from ..plots import INK, blank, depth_colours, tidy
 
 PANELS = {"lr": "learning rate", "damping": "damping α", "divergence": "KL of a step (nats)", "factor": "shortened to"}
 """What the figure shows of the numbers: those whose names begin so, and the label of their axis."""
@@ -42,18 +42,24 @@ class Trace:
         figure = blank(12, 6.5)
         for axes, (prefix, label) in zip(figure.subplots(2, 2).flatten(), PANELS.items(), strict=True):
             names = dict.fromkeys(name for row in self.rows for name in row if name.startswith(f"{prefix}/"))
+            groups = [name for name in names if name.startswith(f"{prefix}/group ")]
+            colours = depth_colours(len(names) - len(groups))
             for i, name in enumerate(names):
                 along = [row["step"] for row in self.rows if name in row]
                 values = [row[name] for row in self.rows if name in row]
-                style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "linewidth": 1.5}
-                style["linestyle"] = ("-", "--", ":")[i // len(COLOURS) % 3]
-                if prefix == "damping" and name.startswith("damping/group "):
-                    style = {"color": INK, "linewidth": 3, "linestyle": ("-", "--", ":")[i % 3], "alpha": 0.5}
+                style: dict[str, Any] = {"color": INK, "linestyle": ("-", "--", ":")[i % 3], "linewidth": 1.5}
+                if name not in groups:
+                    style.update(color=colours[i - len(groups)])
+                elif colours:
+                    style.update(linewidth=3, alpha=0.5)
                 axes.plot(along, values, label=name.partition("/")[2], **style)
             if not names:
                 axes.text(0.5, 0.5, "no trust region", ha="center", color=INK, transform=axes.transAxes)
-            elif prefix in ("damping", "divergence") and all(y > 0 for line in axes.lines for y in line.get_ydata()):
+            drawn = [float(y) for line in axes.lines for y in line.get_ydata()]
+            if prefix == "damping" and drawn and min(drawn) > 0:
                 axes.set_yscale("log")
+            else:
+                axes.set_ylim(0, 1.05 * max(drawn, default=1.0) or 1.0)
             axes.set_ylabel(label, color=INK)
             axes.set_xlabel("step", color=INK)
             tidy(axes)

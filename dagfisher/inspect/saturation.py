@@ -14,7 +14,7 @@ from ..capture import no_capture
 from ..declaration import Declaration, declaration_of
 from ..errors import MissingStatisticsError
 from ..families import Bernoulli
-from ..plots import COLOURS, INK, blank, tidy
+from ..plots import INK, blank, depth_colours, tidy
 
 MOST = 0.25
 """The largest Fisher weight ρ(1−ρ) of a Bernoulli unit."""
@@ -43,12 +43,11 @@ class Saturation:
         """A matplotlib figure: for each layer the weights of its units in order, and a line at one hundredth."""
         figure = blank(8, 4.2)
         axes = figure.subplots()
-        for i, layer in enumerate(self.layers):
+        for i, (layer, colour) in enumerate(zip(self.layers, depth_colours(len(self.layers)), strict=True)):
             values = layer.weights.sort(descending=True).values.clamp_min(1e-8).tolist()
             places = [(j + 0.5) / len(values) for j in range(len(values))]
             label = f"{layer.name}: {layer.share():.0%} saturated"
-            style = ("-", "--", ":")[i // len(COLOURS) % 3]
-            axes.plot(places, values, label=label, color=COLOURS[i % len(COLOURS)], linewidth=2, linestyle=style)
+            axes.plot(places, values, ("-", "--")[i % 2], label=label, color=colour, linewidth=2)
         axes.axhline(0.01, color=INK, linewidth=1, linestyle="--")
         axes.set_yscale("log")
         axes.set_xlabel("units, from the most to the least free (share)", color=INK)

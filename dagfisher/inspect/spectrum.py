@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import MissingStatisticsError
 from ..optim import DAGNaturalGradient
-from ..plots import COLOURS, INK, blank, tidy
+from ..plots import GUIDE, INK, NATURAL, blank, tidy
 
 LARGEST = 2**27
 """Layers whose blocks have more numbers than this are left out."""
@@ -47,6 +47,28 @@ class LayerSpectrum:
     def _share(self) -> float:
         return self.blocks / max(len(self.eigenvalues), 1)
 
+    def figure(self) -> Any:
+        """A matplotlib figure: the eigenvalues of the blocks, and a line at the damping."""
+        figure = blank(4.2, 3.1)
+        self.draw(figure.subplots())
+        return figure
+
+    def draw(self, axes: Any) -> None:
+        """Draw the median of the eigenvalues over the units, their range, and the damping on matplotlib axes."""
+        values = self.eigenvalues.clamp_min(FLOOR * float(self.eigenvalues.max().clamp_min(1e-300)))
+        order = range(1, values.shape[1] + 1)
+        low, middle, high = (values.quantile(q, dim=0).tolist() for q in (0.0, 0.5, 1.0))
+        axes.fill_between(order, low, high, color=NATURAL, alpha=0.2, linewidth=0)
+        axes.plot(order, middle, color=NATURAL, linewidth=2, marker="o" if len(order) == 1 else None)
+        if len(order) == 1:
+            axes.vlines(1, low, high, color=NATURAL, alpha=0.3, linewidth=6)
+            axes.set_xticks([1])
+        axes.axhline(max(self.damping, 1e-300), color=GUIDE, linestyle="--", linewidth=1.5)
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=min(float(values.min()), self.damping or math.inf) / 3)
+        axes.set_xlabel("number of the eigenvalue", color=INK)
+        tidy(axes)
+
 
 @dataclass(frozen=True)
 class Spectrum:
@@ -70,23 +92,11 @@ class Spectrum:
         for axes in grid[len(self.layers) :]:
             axes.set_axis_off()
         for axes, layer in zip(grid, self.layers, strict=False):
-            values = layer.eigenvalues.clamp_min(FLOOR * float(layer.eigenvalues.max().clamp_min(1e-300)))
-            order = range(1, values.shape[1] + 1)
-            low, middle, high = (values.quantile(q, dim=0).tolist() for q in (0.0, 0.5, 1.0))
-            axes.fill_between(order, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
-            axes.plot(order, middle, color=COLOURS[0], linewidth=2, marker="o" if len(order) == 1 else None)
-            if len(order) == 1:
-                axes.vlines(1, low, high, color=COLOURS[0], alpha=0.3, linewidth=6)
-                axes.set_xticks([1])
-            axes.axhline(max(layer.damping, 1e-300), color=COLOURS[1], linestyle="--", linewidth=1.5)
-            axes.set_yscale("log")
-            axes.set_ylim(bottom=min(float(values.min()), layer.damping or math.inf) / 3)
+            layer.draw(axes)
             axes.set_title(f"{layer.name}: {layer.effective:,.0f} of {layer.parameters:,}", fontsize=10, color=INK)
-            axes.set_xlabel("number of the eigenvalue", color=INK)
-            tidy(axes)
         title = "Eigenvalues of the Fisher blocks (median and range over units), dashed: damping"
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=INK)
-        figure.supxlabel("in titles: effective number of parameters Σ λ/(λ+α)", fontsize=9, color="#777777")
+        figure.supxlabel("in titles: effective number of parameters Σ λ/(λ+α)", fontsize=9, color=GUIDE)
         return figure
 
 

@@ -12,7 +12,7 @@ import torch
 
 from ..errors import SettingError
 from ..optim import DAGNaturalGradient
-from ..plots import COLOURS, INK, MARKERS, blank, tidy
+from ..plots import INK, MARKERS, blank, depth_colours, tidy
 from .cosines import cosine
 
 NEVER = 10**9
@@ -34,15 +34,10 @@ class Staleness:
         """A matplotlib figure: the angles of the layers against the steps since the refresh."""
         figure = blank(8, 4.2)
         axes = figure.subplots()
-        for i, (name, angles) in enumerate(self.layers.items()):
-            axes.plot(
-                self.ages,
-                angles,
-                label=name,
-                color=COLOURS[i % (len(COLOURS) - 1)],
-                marker=MARKERS[i % len(MARKERS)],
-                linestyle=("-", "--", ":")[i // (len(COLOURS) - 1) % 3],
-            )
+        for i, ((name, angles), colour) in enumerate(
+            zip(self.layers.items(), depth_colours(len(self.layers)), strict=True)
+        ):
+            axes.plot(self.ages, angles, label=name, color=colour, marker=MARKERS[i % len(MARKERS)])
         axes.plot(self.ages, self.whole, label="all layers", color=INK, linewidth=2.5)
         axes.set_xscale("symlog", linthresh=1)
         axes.set_xticks(self.ages, [str(age) for age in self.ages])

@@ -94,7 +94,7 @@ def test_methods_have_the_colours_of_all_pictures_and_black_is_the_ink_of_the_pa
     natural, plain, other = strokes(["nrws", "rws", "nws"])
     assert f'stroke="{COLOURS[0]}"' in natural and f'stroke="{COLOURS[1]}"' in plain
     assert f'stroke="{COLOURS[0]}"' in other and other != natural  # dashes tell them apart
-    many = "".join(strokes(["nrws"] * 7))
+    many = "".join(strokes(["my algorithm"] * 7))
     assert "var(--ink)" in many and "#000000" not in many
 
 
@@ -131,7 +131,7 @@ def test_every_picture_is_whole(folder: Path) -> None:
     moving: Any = Image.open(io.BytesIO(base64.b64decode(found["dreams while it trained"])))
     assert moving.n_frames == 2
     expected = {"dreams now", "reconstructed from layer 2", "top units flipped"}
-    assert expected | {"eigenvalues of the Fisher blocks, by layer"} <= set(found)
+    assert expected | {"generative.0", "recognition.1", "prior"} <= set(found)  # the eigenvalues of each layer
 
 
 LOOK = """<script>onload = () => {
