@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from convolution import machine as convolutional
 from extras import need
 from published_jobs import BY_NAME, EVALUATED, Job
+from published_machines import SIDE, machine
 from tables import in_print
 from timed_run import facts
 from torch import Tensor
@@ -35,11 +35,9 @@ from torch import Tensor
 from dagfisher import inspect
 from dagfisher._files import replacing
 from dagfisher.datasets import DataError, Dataset
-from dagfisher.helmholtz import HelmholtzMachine, Settings, Trainer, estimate
+from dagfisher.helmholtz import Settings, Trainer, estimate
 
 RESULTS = Path(__file__).parent / "results" / "published.jsonl"
-SIDE, ABOVE = 48, (75, 50, 35, 25, 20, 20)
-"""Pixels in a row, and the units above the bottom layer (thesis 7.4.2)."""
 TRIAL = 40
 """Steps of the trial that says how many epochs fit."""
 
@@ -69,13 +67,9 @@ def begin(job: Job) -> tuple[Trainer, Dataset, int]:
     data = settings.load_data()
     if job.bottom is None:
         return settings.build(data), data, settings.batch_size
-    data = enlarged(data)
-    if job.bottom == "gaussian":
-        machine = HelmholtzMachine([data.pixels, *ABOVE], families="gaussian")
-        machine.reset_parameters(generator=torch.Generator().manual_seed(job.seed))
-    else:
-        machine = convolutional(job.bottom, SIDE, ABOVE, job.seed)
-    return Trainer(machine, settings.algorithm, lr=settings.lr, seed=job.seed), data, settings.batch_size
+    made = machine(job.bottom, settings.binarisation == "G", job.seed)
+    trainer = Trainer(made, settings.algorithm, lr=settings.lr, samples=settings.samples, seed=job.seed)
+    return trainer, enlarged(data), settings.batch_size
 
 
 def epochs_of(job: Job) -> int:
