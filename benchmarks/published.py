@@ -35,6 +35,7 @@ from torch import Tensor
 from dagfisher import inspect
 from dagfisher._files import replacing
 from dagfisher.datasets import DataError, Dataset
+from dagfisher.errors import GradientError
 from dagfisher.helmholtz import Settings, Trainer, estimate
 
 RESULTS = Path(__file__).parent / "results" / "published.jsonl"
@@ -138,6 +139,8 @@ def run(job: Job, folder: Path, until: float, final: tuple[int, int] | None) -> 
     def on_epoch(epoch: int, train: float) -> None:
         nonlocal start
         found = estimate(trainer.machine, x[: EVALUATED[0]], EVALUATED[1], generator=stream(epoch)).mean
+        if not math.isfinite(found):
+            raise ArithmeticError(f"the test figure is {found} after epoch {epoch}")
         row = {"epoch": epoch, "seconds": round(seconds, 2), "train": train, "log_p": found, **norms(trainer)}
         rows.append(row)
         save()
@@ -147,10 +150,17 @@ def run(job: Job, folder: Path, until: float, final: tuple[int, int] | None) -> 
             stop_if_late()
         start = time.process_time()
 
-    trainer.fit(data, epochs, batch_size=size, on_step=on_step, on_epoch=on_epoch)
+    diverged = None
+    try:
+        trainer.fit(data, epochs, batch_size=size, on_step=on_step, on_epoch=on_epoch)
+    except (ArithmeticError, GradientError) as error:
+        diverged = f"{type(error).__name__}: {error}"
+        print(f"{job.name} diverged: {error}", flush=True)
     record: dict[str, Any] = {"experiment": job.experiment, "row": job.row, "name": job.name, "seed": job.seed}
     record |= {"epochs": epochs, "seconds": seconds, "batch": size, "published": job.published}
     record |= {"settings": {name: value for name, value in job.settings.items() if name != "epochs"}, "rows": rows}
+    if diverged is not None:
+        return {**record, "diverged": diverged, "on": facts()}
     if job.angles:
         record["angles"] = angles(trainer, data, size, job)
     judged = job.final if final is None else final

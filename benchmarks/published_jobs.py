@@ -155,18 +155,19 @@ def _map(name: str, common: dict[str, Any], epochs: int, algorithm: str = "nrws"
     return jobs
 
 
-def _chapter_6(hours: float) -> list[Job]:
+def _chapter_6(data: str) -> Callable[[float], list[Job]]:
     """Tables 6.1 to 6.5 with settings as printed, for a hundredth of the epochs: directions, not figures.
 
     The warm-up of the entropy has a hundredth of its epochs too; 50 would leave nothing of it in 20.
     """
-    names = [p.name for p in PRESETS.values() if "Table 6." in p.source and "faces" not in p.name]
-    jobs = [job for name in names if not name.endswith("-5000") for job in _preset("chapter-6", name, 20, (1,))]
+    names = [name for name, p in PRESETS.items() if "Table 6." in p.source and name.startswith(f"thesis-{data}")]
+    jobs = [job for name in names if not name.endswith("-5000") for job in _preset(f"chapter-6-{data}", name, 20, (1,))]
     shorter = {job.name: job.settings["warm_up_epochs"] / 100 for job in jobs if "warm_up_epochs" in job.settings}
-    return [
+    jobs = [
         replace(job, settings={**job.settings, "warm_up_epochs": shorter[job.name]}) if job.name in shorter else job
         for job in jobs
     ]
+    return lambda hours: jobs
 
 
 def _sleep(hours: float) -> list[Job]:
@@ -234,7 +235,10 @@ EXPERIMENTS = (
     Experiment(
         "map-mnist", "damping × rate on MNIST F, 200-100-10 (Figure C.3), one epoch", _map("map-mnist", SMALL, 1)
     ),
-    Experiment("chapter-6", "Tables 6.1 to 6.5 as printed, for 20 epochs", _chapter_6),
+    *(
+        Experiment(f"chapter-6-{data}", f"Tables 6.1 to 6.5, {title}, as printed, for 20 epochs", _chapter_6(data))
+        for data, title in (("mnist", "MNIST F"), ("fashion-mnist", "FashionMNIST C"))
+    ),
     Experiment("sleep", "sleep-well 1, 3, 5, 10 and rescaled-sleep, miniMNIST B, 20 epochs", _sleep),
     Experiment(
         "conv-48",

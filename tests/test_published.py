@@ -65,6 +65,25 @@ def test_a_run_that_is_stopped_at_every_step_ends_as_an_undisturbed_one(publishe
     assert {"cpu", "torch", "commit"} <= parts["on"].keys()
 
 
+def test_a_run_that_diverges_is_told_and_others_go_on(
+    published: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import published_report
+
+    job = small(published, final=(18, 20))
+    job = published.replace(job, settings={**job.settings, "algorithm": "rws", "lr": 9e29})
+    record = published.run(job, tmp_path, time.time() + 600, None)
+    assert record["diverged"] and "final" not in record and "diverged" in capsys.readouterr().out
+    sane = {**record, "name": "b", "seed": 2, "rows": [{"log_p": -29.5, "weights": 3.0, "gradients": 1.0}]}
+    del sane["diverged"]
+    assert published_report._row("row", [record])[4] == "1 of 1 diverged"
+    assert published_report._row("row", [record, sane])[4] == "-29.50; 1 of 2 diverged"
+    assert published_report._map({"0.1 0.2": [record], "0.1 0.5": [sane]}).splitlines()[2:] == [
+        "0.2      diverged",
+        "0.5        -29.50",
+    ]
+
+
 def test_hours_become_as_many_epochs_as_fit(published: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published, "TRIAL", 1)
     short, long = (published.epochs_of(small(published, epochs=None, hours=hours)) for hours in (1e-9, 0.02))
@@ -121,9 +140,9 @@ def test_local_layers_see_what_convolutions_see_and_start_as_wide(published: Mod
 
 
 def test_a_shorter_chapter_6_has_a_shorter_warm_up(published: ModuleType) -> None:
-    jobs = published.BY_NAME["chapter-6"].jobs(2.0)
+    jobs = [job for data in ("mnist", "fashion-mnist") for job in published.BY_NAME[f"chapter-6-{data}"].jobs(2.0)]
     rewarded = [job for job in jobs if job.settings.get("entropy")]
-    assert len(rewarded) == 4 and {job.settings["warm_up_epochs"] for job in rewarded} == {0.5}
+    assert len(jobs) == 26 and len(rewarded) == 4 and {job.settings["warm_up_epochs"] for job in rewarded} == {0.5}
     assert {job.epochs for job in jobs} == {20}
 
 
@@ -148,4 +167,5 @@ def test_the_report_has_a_table_for_each_kind_of_experiment(published: ModuleTyp
         ["0.2", "-30.00", "-31.00"],
         ["0.5", "-32.00", "–"],
     ]
+    assert "3 → 3" in done.stdout and "1 → 1" in done.stdout  # norms of weights and gradients, first and last
     assert out.with_suffix(".png").stat().st_size > 10_000
