@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from dagfisher.errors import NonFiniteError
 from dagfisher.helmholtz import Settings
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -65,13 +66,23 @@ def test_a_run_that_is_stopped_at_every_step_ends_as_an_undisturbed_one(publishe
     assert {"cpu", "torch", "commit"} <= parts["on"].keys()
 
 
+@pytest.mark.parametrize("where", ["estimate", "Trainer.step"])
 def test_a_run_that_diverges_is_told_and_others_go_on(
-    published: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    published: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
 ) -> None:
     import published_report
 
+    def lost(*given: Any, **more: Any) -> Any:
+        if where == "estimate":
+            return SimpleNamespace(mean=float("nan"))
+        raise NonFiniteError("the gradient is not finite")
+
     job = small(published, final=(18, 20))
-    job = published.replace(job, settings={**job.settings, "algorithm": "rws", "lr": 9e29})
+    monkeypatch.setattr(f"published.{where}", lost)
     record = published.run(job, tmp_path, time.time() + 600, None)
     assert record["diverged"] and "final" not in record and "diverged" in capsys.readouterr().out
     sane = {**record, "name": "b", "seed": 2, "rows": [{"log_p": -29.5, "weights": 3.0, "gradients": 1.0}]}
