@@ -171,9 +171,9 @@ PEERS = (
         "K-FAC",
         {"machine": (0.003, 0.01, 0.03), "vae": (3e-4, 0.001, 0.003), "regression": (0.01, 0.03, 0.1)},
         (0.1, 1.0),
-        "damping, exact and not split between factors; true Fisher with drawn outcomes by curvlinops, made anew every 20 "
-        "steps, momentum 0.9; of a machine "
-        "layer by layer from wake samples without importance weights; of a VAE that of p(x|z(x))",
+        "damping, exact and not split between factors; true Fisher with drawn outcomes by curvlinops, made anew every "
+        "20 steps, momentum 0.9; of a machine layer by layer from wake samples "
+        "without importance weights; of a VAE that of p(x|z(x))",
     ),
     Peer(
         "lbfgs",
