@@ -125,13 +125,21 @@ PEERS = (
         "β₂",
         lambda groups, rate, decay: torch.optim.NAdam(groups, lr=rate, betas=(0.9, decay)),
     ),
-    Peer("soap", "SOAP", dict.fromkeys(EVERY, HIGH), (10, 2), "steps between bases (10: its default)", _soap),
+    Peer(
+        "soap",
+        "SOAP",
+        dict.fromkeys(EVERY, HIGH),
+        (10, 2),
+        "steps between bases (10: its default); vectors have its Adam",
+        _soap,
+    ),
     Peer(
         "muon",
         "Muon",
         dict.fromkeys(EVERY, HIGH),
         (0.95, 0.9),
-        "momentum; vectors go to its AdamW at the same rate, matrices have its adjusted rate",
+        "momentum; vectors go to its AdamW at the same rate, matrices have its adjusted rate, those of first and last "
+        "layers too, which its authors give to AdamW: every layer of a machine is one of these",
         _muon,
     ),
     Peer(
@@ -139,7 +147,7 @@ PEERS = (
         "Shampoo",
         {"machine": (0.01, 0.03, 0.1), "vae": (3e-4, 0.001, 0.003), "regression": HIGH},
         (1e-6, 1e-3),
-        "ε of the matrices; ScalableShampoo grafted to AdaGrad's length, roots every 20 steps",
+        "ε of the matrices; ScalableShampoo grafted to AdaGrad's length, roots every 20 steps (its default: 1,000)",
         _shampoo,
     ),
     Peer(
@@ -155,15 +163,17 @@ PEERS = (
         "SINGD",
         {"machine": (0.01, 0.03, 0.1), "vae": LOW, "regression": (0.01, 0.03, 0.1)},
         (0.001, 0.1),
-        "damping; empirical Fisher; on machines it takes importance-weighted rows and dreams as they come",
+        "damping; empirical Fisher; a normalised rate of its factors, which its documentation advises for early steps; "
+        "on machines it takes importance-weighted rows and dreams as they come",
     ),
     Peer(
         "kfac",
         "K-FAC",
         {"machine": (0.003, 0.01, 0.03), "vae": (3e-4, 0.001, 0.003), "regression": (0.01, 0.03, 0.1)},
         (0.1, 1.0),
-        "damping; true Fisher with drawn outcomes by curvlinops, made anew every 20 steps, momentum 0.9; of a machine "
-        "layer by layer from wake samples without importance weights; of a VAE that of p(x|z(x))",
+        "damping, exact and not split between factors; true Fisher with drawn outcomes by curvlinops, made anew every "
+        "20 steps, momentum 0.9; of a machine layer by layer from wake samples "
+        "without importance weights; of a VAE that of p(x|z(x))",
     ),
     Peer(
         "lbfgs",
@@ -177,7 +187,7 @@ PEERS = (
         "Pyro's RWS, Adam",
         {"machine": HIGH},
         (0.999, 0.99),
-        "β₂; Pyro weights whole minibatches, not examples",
+        "β₂; Pyro weights whole minibatches, not examples, and says that minibatches are not supported yet",
     ),
     Peer("natural", "natural, as it comes", {}, (), "nothing is tuned"),
     Peer("natural-k1", "natural, K = 1", {}, (), "update_every=1, nothing else is tuned"),

@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from convolution import machine as convolutional
 from extras import need
 from published_jobs import BY_NAME, EVALUATED, Job
+from published_machines import SIDE, machine
 from tables import in_print
 from timed_run import facts
 from torch import Tensor
@@ -35,11 +35,10 @@ from torch import Tensor
 from dagfisher import inspect
 from dagfisher._files import replacing
 from dagfisher.datasets import DataError, Dataset
-from dagfisher.helmholtz import HelmholtzMachine, Settings, Trainer, estimate
+from dagfisher.errors import GradientError
+from dagfisher.helmholtz import Settings, Trainer, estimate
 
 RESULTS = Path(__file__).parent / "results" / "published.jsonl"
-SIDE, ABOVE = 48, (75, 50, 35, 25, 20, 20)
-"""Pixels in a row, and the units above the bottom layer (thesis 7.4.2)."""
 TRIAL = 40
 """Steps of the trial that says how many epochs fit."""
 
@@ -69,13 +68,9 @@ def begin(job: Job) -> tuple[Trainer, Dataset, int]:
     data = settings.load_data()
     if job.bottom is None:
         return settings.build(data), data, settings.batch_size
-    data = enlarged(data)
-    if job.bottom == "gaussian":
-        machine = HelmholtzMachine([data.pixels, *ABOVE], families="gaussian")
-        machine.reset_parameters(generator=torch.Generator().manual_seed(job.seed))
-    else:
-        machine = convolutional(job.bottom, SIDE, ABOVE, job.seed)
-    return Trainer(machine, settings.algorithm, lr=settings.lr, seed=job.seed), data, settings.batch_size
+    made = machine(job.bottom, settings.binarisation == "G", job.seed)
+    trainer = Trainer(made, settings.algorithm, lr=settings.lr, samples=settings.samples, seed=job.seed)
+    return trainer, enlarged(data), settings.batch_size
 
 
 def epochs_of(job: Job) -> int:
@@ -144,6 +139,8 @@ def run(job: Job, folder: Path, until: float, final: tuple[int, int] | None) -> 
     def on_epoch(epoch: int, train: float) -> None:
         nonlocal start
         found = estimate(trainer.machine, x[: EVALUATED[0]], EVALUATED[1], generator=stream(epoch)).mean
+        if not math.isfinite(found):
+            raise ArithmeticError(f"the test figure is {found} after epoch {epoch}")
         row = {"epoch": epoch, "seconds": round(seconds, 2), "train": train, "log_p": found, **norms(trainer)}
         rows.append(row)
         save()
@@ -153,10 +150,17 @@ def run(job: Job, folder: Path, until: float, final: tuple[int, int] | None) -> 
             stop_if_late()
         start = time.process_time()
 
-    trainer.fit(data, epochs, batch_size=size, on_step=on_step, on_epoch=on_epoch)
+    diverged = None
+    try:
+        trainer.fit(data, epochs, batch_size=size, on_step=on_step, on_epoch=on_epoch)
+    except (ArithmeticError, GradientError) as error:
+        diverged = f"{type(error).__name__}: {error}"
+        print(f"{job.name} diverged: {error}", flush=True)
     record: dict[str, Any] = {"experiment": job.experiment, "row": job.row, "name": job.name, "seed": job.seed}
     record |= {"epochs": epochs, "seconds": seconds, "batch": size, "published": job.published}
     record |= {"settings": {name: value for name, value in job.settings.items() if name != "epochs"}, "rows": rows}
+    if diverged is not None:
+        return {**record, "diverged": diverged, "on": facts()}
     if job.angles:
         record["angles"] = angles(trainer, data, size, job)
     judged = job.final if final is None else final

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from published_jobs import EXPERIMENTS, Experiment
+from published_jobs import EXPERIMENTS
 
 from dagfisher.app import table
 from dagfisher.plots import COLOURS, FAINT, INK
@@ -44,28 +45,49 @@ def spread(values: Iterable[float], digits: int = 2) -> str:
     return f"{statistics.fmean(numbers):.{digits}f}{more}"
 
 
-def _row(row: str, own: list[dict[str, Any]]) -> list[str]:
+def sound(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that did not diverge."""
+    return [record for record in records if record.get("diverged") is None]
+
+
+def _row(row: str, every: list[dict[str, Any]]) -> list[str]:
+    own = sound(every)
+    lost = f"{len(every) - len(own)} of {len(every)} diverged" if len(own) < len(every) else ""
+    if not own:
+        given = every[0]["published"]
+        return [row, f"{len(every)}", f"{every[0]['epochs']}", "–", lost, "–", _published(given), "–", "–"]
     last = [record["rows"][-1] for record in own]
     finals = [record["final"] for record in own if "final" in record]
     judged = "–"
     if len(finals) == len(own):
         judged = f"{spread(each['log_p'] for each in finals)} ({finals[0]['images']:,} × {finals[0]['samples']:,})"
-    given = own[0]["published"]
     return [
         row,
-        f"{len(own)}",
+        f"{len(every)}",
         f"{own[0]['epochs']}",
         f"{statistics.fmean(record['seconds'] for record in own):.0f}",
-        spread(each["log_p"] for each in last),
+        "; ".join(filter(None, [spread(each["log_p"] for each in last), lost])),
         judged,
-        "–" if given is None else f"{given[0]:.2f} ({given[1]})",
-        " → ".join(f"{own[0]['rows'][i]['weights']:.1f}" for i in (0, -1)),
+        _published(own[0]["published"]),
+        *(" → ".join(f"{own[0]['rows'][i][name]:.3g}" for i in (0, -1)) for name in ("weights", "gradients")),
     ]
+
+
+def _published(given: Sequence[Any] | None) -> str:
+    return "–" if given is None else f"{given[0]:.2f} ({given[1]})"
+
+
+def _cells(own: dict[str, list[dict[str, Any]]]) -> dict[tuple[str, ...], float]:
+    """The last figure by rate and damping; not a number where a run diverged."""
+    return {
+        tuple(row.split()): records[0]["rows"][-1]["log_p"] if sound(records) else math.nan
+        for row, records in own.items()
+    }
 
 
 def _angles(own: dict[str, list[dict[str, Any]]]) -> str:
     """Degrees by age, where they were measured."""
-    rows = {row: records for row, records in own.items() if "angles" in records[0]}
+    rows = {row: sound(records) for row, records in own.items() if sound(records) and "angles" in sound(records)[0]}
     if not rows:
         return ""
     ages = list(next(iter(rows.values()))[0]["angles"])
@@ -78,9 +100,10 @@ def _angles(own: dict[str, list[dict[str, Any]]]) -> str:
 
 def _map(own: dict[str, list[dict[str, Any]]]) -> str:
     """Dampings down, rates across."""
-    cells = {tuple(row.split()): records[0]["rows"][-1]["log_p"] for row, records in own.items()}
+    cells = _cells(own)
     rates, dampings = (sorted({pair[i] for pair in cells}, key=float) for i in (0, 1))
-    lines = [[d, *(f"{cells[r, d]:.2f}" if (r, d) in cells else "–" for r in rates)] for d in dampings]
+    shown = {pair: "diverged" if math.isnan(value) else f"{value:.2f}" for pair, value in cells.items()}
+    lines = [[d, *(shown.get((r, d), "–") for r in rates)] for d in dampings]
     return table(["damping", *(f"rate {rate}" for rate in rates)], lines)
 
 
@@ -96,64 +119,90 @@ def tables(records: Records) -> dict[str, str]:
             continue
         heads = ["row", "seeds", "epochs", "seconds", "last epoch, 1,000 × 100", "finally", "published"]
         lines = [_row(row, each) for row, each in own.items()]
-        parts[experiment.title] = table([*heads, "norm of the weights"], lines)
+        parts[experiment.title] = table([*heads, "norm of the weights", "of the gradients"], lines)
         if angles := _angles(own):
             parts[f"{experiment.name}: degrees between natural gradients of a kept and of a fresh Fisher"] = angles
     return parts
 
 
 def draw(records: Records, path: Path) -> None:
-    """A panel for each experiment with runs: the test figure against epochs; damping × rate as a heat map."""
+    """Three panels for each experiment with runs, against epochs: the test figure, the norms of weights and gradients.
+
+    Of damping × rate there is one, a heat map.
+    """
     from matplotlib.figure import Figure
 
     shown = [each for each in EXPERIMENTS if by_row(records, each.name)]
     if not shown:
         return
-    columns = min(2, len(shown))
-    figure = Figure(figsize=(6 * columns, 4 * -(-len(shown) // columns)), layout="constrained")
-    grid = figure.subplots(-(-len(shown) // columns), columns, squeeze=False).flatten()
-    for axes in grid[len(shown) :]:
-        axes.set_axis_off()
-    for axes, experiment in zip(grid, shown, strict=False):
+    figure = Figure(figsize=(13, 3.6 * len(shown)), layout="constrained")
+    grid = figure.subplots(len(shown), 3, squeeze=False, width_ratios=(2, 1, 1))
+    for row, experiment in zip(grid, shown, strict=True):
         own = by_row(records, experiment.name)
         if experiment.name.startswith("map-"):
-            _heat(figure, axes, own)
+            _heat(figure, row[0], own)
+            for axes in row[1:]:
+                axes.set_axis_off()
         else:
-            _curves(axes, experiment, own)
-        axes.set_title(experiment.name, fontsize=10, color=INK, loc="left")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(colors=INK, labelsize=8)
+            _curves(row[0], own)
+            _norms(row[1], own, "weights")
+            _norms(row[2], own, "gradients")
+        row[0].set_title(experiment.name, fontsize=10, color=INK, loc="left")
+        for axes in row:
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.tick_params(which="both", colors=INK, labelsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 
 
-def _curves(axes: Any, experiment: Experiment, own: dict[str, list[dict[str, Any]]]) -> None:
-    levels = []
-    for i, (row, each) in enumerate(own.items()):
+def _plot(axes: Any, own: dict[str, list[dict[str, Any]]], quantity: str) -> list[float]:
+    """Draw the mean over the seeds of each row against epochs; gives the values after the first fifth."""
+    late = []
+    for i, (row, every) in enumerate(own.items()):
+        if not (each := sound(every)):
+            continue
         points = list(zip(*(record["rows"] for record in each), strict=True))
-        values = [statistics.fmean(point["log_p"] for point in point_of) for point_of in points]
+        values = [statistics.fmean(point[quantity] for point in point_of) for point_of in points]
         epochs = [point_of[0]["epoch"] for point_of in points]
-        colour = COLOURS[i % len(COLOURS)]
-        axes.plot(epochs, values, label=row, color=colour, linewidth=1.6, marker="o" if len(epochs) < 4 else None)
-        levels += values[len(values) // 5 :]
+        marker = "o" if len(epochs) < 4 else None
+        round_of, place = divmod(i, len(COLOURS))
+        style = ("-", "--", ":", "-.")[round_of % 4]
+        axes.plot(epochs, values, style, label=row, linewidth=1.6, marker=marker, color=COLOURS[place])
+        late += values[len(values) // 5 :]
+    axes.grid(color=FAINT, linewidth=0.8)
+    return late
+
+
+def _norms(axes: Any, own: dict[str, list[dict[str, Any]]], quantity: str) -> None:
+    _plot(axes, own, quantity)
+    axes.set_yscale("log")
+    axes.set_xlabel("epochs", fontsize=9, color=INK)
+    axes.set_ylabel(f"norm of the {quantity}", fontsize=9, color=INK)
+
+
+def _curves(axes: Any, own: dict[str, list[dict[str, Any]]]) -> None:
+    levels = _plot(axes, own, "log_p")
+    for i, each in enumerate(own.values()):
         if each[0]["published"] is not None:
-            axes.axhline(each[0]["published"][0], color=colour, linewidth=0.8, linestyle=":")
+            axes.axhline(each[0]["published"][0], color=COLOURS[i % len(COLOURS)], linewidth=0.8, linestyle=":")
     published = [each[0]["published"][0] for each in own.values() if each[0]["published"] is not None]
-    axes.set_ylim(min(levels) - 0.3, max([*levels, *published]) + 0.3)
+    if levels:
+        axes.set_ylim(min(levels) - 0.3, max([*levels, *published]) + 0.3)
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
     axes.set_xlabel("epochs (dotted: published)" if published else "epochs", fontsize=9, color=INK)
     axes.set_ylabel("test log-likelihood (nats)", fontsize=9, color=INK)
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _heat(figure: Any, axes: Any, own: dict[str, list[dict[str, Any]]]) -> None:
-    cells = {tuple(row.split()): records[0]["rows"][-1]["log_p"] for row, records in own.items()}
+    cells = _cells(own)
     rates, dampings = (sorted({pair[i] for pair in cells}, key=float) for i in (0, 1))
     values = [[cells.get((rate, damping), float("nan")) for rate in rates] for damping in dampings]
-    best = max(cells.values())
+    best = max((value for value in cells.values() if not math.isnan(value)), default=0.0)
     image = axes.imshow(values, origin="lower", aspect="auto", cmap="viridis", vmin=best - 6, vmax=best)
     axes.set_xticks(range(len(rates)), rates)
     axes.set_yticks(range(len(dampings)), dampings)
     axes.set_xlabel("learning rate", fontsize=9, color=INK)
     axes.set_ylabel("damping", fontsize=9, color=INK)
-    figure.colorbar(image, ax=axes, label="test log-likelihood (nats); darkest: 6 or more below the best", extend="min")
+    bar = figure.colorbar(image, ax=axes, extend="min")
+    bar.set_label("test log-likelihood (nats)\ndarkest: 6 or more below the best", fontsize=8, color=INK)
+    bar.ax.tick_params(colors=INK, labelsize=8)

@@ -155,17 +155,8 @@ BENCHMARKS = (
 )
 PARTS = (
     *("textbook", "trained_layer", "solvers_plot", "rivals", "timed_run", "equal_seconds_report", "front_page"),
-    *(
-        "extras",
-        "peer_learners",
-        "peers_report",
-        "published_jobs",
-        "published_report",
-        "registry",
-        "report",
-        "stale",
-        "tables",
-    ),
+    *("peer_learners", "peers_report", "published_jobs", "published_machines", "published_report"),
+    *("extras", "registry", "report", "stale", "tables"),
 )
 """Files of this folder that are parts of others."""
 

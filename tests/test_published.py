@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from dagfisher.errors import NonFiniteError
 from dagfisher.helmholtz import Settings
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -65,6 +66,35 @@ def test_a_run_that_is_stopped_at_every_step_ends_as_an_undisturbed_one(publishe
     assert {"cpu", "torch", "commit"} <= parts["on"].keys()
 
 
+@pytest.mark.parametrize("where", ["estimate", "Trainer.step"])
+def test_a_run_that_diverges_is_told_and_others_go_on(
+    published: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+) -> None:
+    import published_report
+
+    def lost(*given: Any, **more: Any) -> Any:
+        if where == "estimate":
+            return SimpleNamespace(mean=float("nan"))
+        raise NonFiniteError("the gradient is not finite")
+
+    job = small(published, final=(18, 20))
+    monkeypatch.setattr(f"published.{where}", lost)
+    record = published.run(job, tmp_path, time.time() + 600, None)
+    assert record["diverged"] and "final" not in record and "diverged" in capsys.readouterr().out
+    sane = {**record, "name": "b", "seed": 2, "rows": [{"log_p": -29.5, "weights": 3.0, "gradients": 1.0}]}
+    del sane["diverged"]
+    assert published_report._row("row", [record])[4] == "1 of 1 diverged"
+    assert published_report._row("row", [record, sane])[4] == "-29.50; 1 of 2 diverged"
+    assert published_report._map({"0.1 0.2": [record], "0.1 0.5": [sane]}).splitlines()[2:] == [
+        "0.2      diverged",
+        "0.5        -29.50",
+    ]
+
+
 def test_hours_become_as_many_epochs_as_fit(published: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published, "TRIAL", 1)
     short, long = (published.epochs_of(small(published, epochs=None, hours=hours)) for hours in (1e-9, 0.02))
@@ -84,9 +114,47 @@ def test_images_are_enlarged_to_48_pixels_and_machines_fit_them(published: Modul
     )
     larger = published.enlarged(data)
     assert larger.shape == (48, 48) and larger.train.shape == (6, 2304) and larger.train.dtype == torch.uint8
-    machine = published.convolutional("conv/deconv", 48, published.ABOVE)
-    assert machine.sizes == [2304, 8 * 24 * 24, *published.ABOVE]
+    machine = published.machine("conv/deconv", False, 1)
+    assert machine.sizes == [2304, 8 * 24 * 24, 75, 50, 35, 25, 20, 20]
     assert torch.isfinite(machine.log_likelihood(larger.evaluation("test"), 2)).all()
+
+
+@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize("kind", ["dense/dense", "conv/dense", "dense/deconv", "conv/deconv", "local/local", "none"])
+def test_bottom_layers_of_all_kinds_make_machines_that_learn(published: ModuleType, kind: str, gaussian: bool) -> None:
+    machine = published.machine(kind, gaussian, 1, side=6)
+    assert machine.sizes == [36, *([] if kind == "none" else [72]), 75, 50, 35, 25, 20, 20]
+    same = published.machine(kind, gaussian, 1, side=6)
+    assert all(torch.equal(a, b) for a, b in zip(machine.parameters(), same.parameters(), strict=True))
+    x = torch.rand(20, 36) if gaussian else torch.randint(2, (20, 36)).float()
+    before = machine.log_likelihood(x, 100).mean()
+    trainer = published.Trainer(machine, "rws", lr=1e-3 if gaussian else 0.02, seed=1)
+    for _ in range(40):
+        trainer.step(x)
+    assert machine.log_likelihood(x, 100).mean() > before + 1
+
+
+def test_local_layers_see_what_convolutions_see_and_start_as_wide(published: ModuleType) -> None:
+    shared, local = (published.machine(kind, False, 1, side=6) for kind in ("conv/deconv", "local/local"))
+    up, down = shared.recognition[0], shared.generative[0]
+    hidden = torch.eye(72, requires_grad=False).reshape(72, 8, 3, 3)
+    with torch.no_grad():
+        for layer in (up, down):
+            layer.weight.fill_(1.0), layer.bias.zero_()
+        reached = up(torch.eye(36).reshape(36, 1, 6, 6)).flatten(1).T > 0
+        back = down(hidden).flatten(1).T > 0
+    assert torch.equal(local.recognition[0].mask, reached) and torch.equal(local.generative[0].mask, back)
+    for layer in (local.recognition[0], local.generative[0]):
+        weights = layer.weight.detach()[layer.mask]
+        assert not layer.weight[~layer.mask].any()
+        assert abs(float(weights.std()) - (2 / 81) ** 0.5) < 0.02
+
+
+def test_a_shorter_chapter_6_has_a_shorter_warm_up(published: ModuleType) -> None:
+    jobs = [job for data in ("mnist", "fashion-mnist") for job in published.BY_NAME[f"chapter-6-{data}"].jobs(2.0)]
+    rewarded = [job for job in jobs if job.settings.get("entropy")]
+    assert len(jobs) == 26 and len(rewarded) == 4 and {job.settings["warm_up_epochs"] for job in rewarded} == {0.5}
+    assert {job.epochs for job in jobs} == {20}
 
 
 def test_the_report_has_a_table_for_each_kind_of_experiment(published: ModuleType, tmp_path: Path) -> None:
@@ -110,4 +178,5 @@ def test_the_report_has_a_table_for_each_kind_of_experiment(published: ModuleTyp
         ["0.2", "-30.00", "-31.00"],
         ["0.5", "-32.00", "–"],
     ]
+    assert "3 → 3" in done.stdout and "1 → 1" in done.stdout  # norms of weights and gradients, first and last
     assert out.with_suffix(".png").stat().st_size > 10_000
