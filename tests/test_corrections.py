@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from exact import exact
 from torch import Tensor, nn
 
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_every_entry_of_the_page_names_its_check_and_the_check_exists() -> None:
     page = (ROOT / "docs" / "corrections.rst").read_text(encoding="utf-8")
     entries = re.findall(r"^(?!=|-|\s)(.+)\n-{3,}\n((?:.*\n)*?)(?=^(?:.+\n-{3,}|\Z))", page, flags=re.MULTILINE)
-    assert len(entries) >= 22
+    assert len(entries) >= 23
     tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for title, text in entries:
         named = re.findall(r"``(test_\w+)``", text)
@@ -141,6 +142,24 @@ def test_importance_weights_of_each_example_sum_to_one_so_that_those_of_a_batch_
     printed = torch.softmax(state.log_ratio, 0)
     assert float(printed.sum()) == pytest.approx(5)
     assert float(importance_weights(state).sum()) == pytest.approx(1)
+
+
+def test_a_strided_convolution_begins_at_the_first_pixel() -> None:
+    width, outputs, filters, s = 4, 2, 2, 2  # of Figure 7.4
+    x, v = torch.randn(width), torch.randn(filters)
+    places = [[s * (i - 1) + k for k in range(1, filters + 1)] for i in range(1, outputs + 1)]
+    found = torch.stack([sum(v[k] * x[place - 1] for k, place in enumerate(row)) for row in places])
+    torch.testing.assert_close(found, F.conv1d(x.reshape(1, 1, -1), v.reshape(1, 1, -1), stride=s).flatten())
+    assert max(s * i + k - 1 for i in range(1, outputs + 1) for k in range(1, filters + 1)) > width  # as printed
+    back = torch.zeros(width)
+    for i in range(1, width + 1):
+        for k in range(1, filters + 1):
+            place = (i - k) / s + 1
+            if place in (1, 2):
+                back[i - 1] += v[k - 1] * found[int(place) - 1]
+    torch.testing.assert_close(
+        back, F.conv_transpose1d(found.reshape(1, 1, -1), v.reshape(1, 1, -1), stride=s).flatten()
+    )
 
 
 def test_a_transposed_convolution_has_a_row_for_each_output_position() -> None:
