@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from exact import exact
 from torch import Tensor, nn
+from torch.autograd.functional import hessian
 
 import dagfisher
-from dagfisher.families import Gaussian
+from dagfisher.families import Bernoulli, Gaussian
 from dagfisher.helmholtz import HelmholtzMachine
 from dagfisher.helmholtz.algorithms import importance_weights
 from dagfisher.helmholtz.regularisers import L2
@@ -26,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_every_entry_of_the_page_names_its_check_and_the_check_exists() -> None:
     page = (ROOT / "docs" / "corrections.rst").read_text(encoding="utf-8")
     entries = re.findall(r"^(?!=|-|\s)(.+)\n-{3,}\n((?:.*\n)*?)(?=^(?:.+\n-{3,}|\Z))", page, flags=re.MULTILINE)
-    assert len(entries) >= 22
+    assert len(entries) >= 24
     tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for title, text in entries:
         named = re.findall(r"``(test_\w+)``", text)
@@ -135,12 +138,45 @@ def test_the_gradient_of_log_p_star_has_no_factor_of_two() -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_p_star_is_the_square_of_a_sum() -> None:
+    machine, _, h = tiny(torch.zeros(4, dtype=torch.float64))
+    x = torch.tensor([[i >> b & 1 for b in range(4)] for i in range(16)], dtype=torch.float64)
+    with torch.no_grad():
+        joint = machine.generative[0].log_prob(
+            x[:, None].expand(16, 8, 4), h.expand(16, 8, 3)
+        ) + machine.prior.log_prob(h)
+        posterior = machine.recognition[0].log_prob(h.expand(16, 8, 3), x[:, None].expand(16, 8, 4))
+    sums = torch.exp(0.5 * (joint + posterior)).sum(1)
+    p_star = sums.square() / sums.square().sum()
+    # p*(x, h) is proportional to √(p(x, h) q(x, h)) with q(x, h) = p*(x) q(h|x); its marginal is p*(x) again.
+    both = torch.exp(0.5 * (joint + posterior)) * p_star.sqrt()[:, None]
+    torch.testing.assert_close((both / both.sum()).sum(1), p_star)
+
+
 def test_importance_weights_of_each_example_sum_to_one_so_that_those_of_a_batch_sum_to_its_size() -> None:
     machine, _, _ = tiny(torch.zeros(4, dtype=torch.float64))
     state = wake(machine, machine.encode(torch.rand(5, 4).round()), 6)
     printed = torch.softmax(state.log_ratio, 0)
     assert float(printed.sum()) == pytest.approx(5)
     assert float(importance_weights(state).sum()) == pytest.approx(1)
+
+
+def test_a_strided_convolution_begins_at_the_first_pixel() -> None:
+    width, outputs, filters, s = 4, 2, 2, 2  # of Figure 7.4
+    x, v = torch.randn(width), torch.randn(filters)
+    places = [[s * (i - 1) + k for k in range(1, filters + 1)] for i in range(1, outputs + 1)]
+    found = torch.stack([sum(v[k] * x[place - 1] for k, place in enumerate(row)) for row in places])
+    torch.testing.assert_close(found, F.conv1d(x.reshape(1, 1, -1), v.reshape(1, 1, -1), stride=s).flatten())
+    assert max(s * i + k - 1 for i in range(1, outputs + 1) for k in range(1, filters + 1)) > width  # as printed
+    back = torch.zeros(width)
+    for i in range(1, width + 1):
+        for k in range(1, filters + 1):
+            place = (i - k) / s + 1
+            if place in (1, 2):
+                back[i - 1] += v[k - 1] * found[int(place) - 1]
+    torch.testing.assert_close(
+        back, F.conv_transpose1d(found.reshape(1, 1, -1), v.reshape(1, 1, -1), stride=s).flatten()
+    )
 
 
 def test_a_transposed_convolution_has_a_row_for_each_output_position() -> None:
@@ -150,6 +186,40 @@ def test_a_transposed_convolution_has_a_row_for_each_output_position() -> None:
     height, width = module(x).shape[2:]
     assert (height, width) != (6, 7)
     assert len(found.rows(module, x, module(x).shape)) == 5 * height * width
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_convolution_has_a_block_for_each_output_channel(transposed: bool) -> None:
+    inputs, outputs, kernel = 2, 3, (4, 2)
+    layer = (nn.ConvTranspose2d if transposed else nn.Conv2d)(inputs, outputs, kernel)
+    dagfisher.declare(layer, "bernoulli")
+    opt = exact(layer.parameters())
+    layer(torch.randn(5, inputs, 6, 6)).sum().backward()
+    rows = kernel[0] * kernel[1] * inputs + 1
+    assert opt.fisher_blocks(layer.weight).shape == (outputs, rows, rows)
+
+
+def test_the_fisher_information_about_predictors_is_not_that_about_rho_and_sigma() -> None:
+    rho, sigma, mean = (torch.tensor(v, dtype=torch.float64) for v in (0.2, 0.6, 0.3))
+
+    def curvature(of: Callable[[Tensor], Tensor], at: Tensor) -> float:
+        return -float(hessian(of, at))
+
+    def bernoulli(r: Tensor) -> Tensor:
+        return rho * r.log() + (1 - rho) * (1 - r).log()  # the expectation of log p(y)
+
+    def normal(s: Tensor) -> Tensor:
+        return -s.log() - 0.5 * sigma**2 / s**2  # the same, about σ
+
+    assert curvature(lambda a: bernoulli(torch.sigmoid(a)), rho.logit()) == pytest.approx(float(rho * (1 - rho)))
+    assert curvature(bernoulli, rho) == pytest.approx(float(1 / (rho * (1 - rho))))
+    assert curvature(lambda a: normal(a.exp()), sigma.log()) == pytest.approx(2)
+    assert curvature(normal, sigma) == pytest.approx(float(2 / sigma**2))
+    predictor = torch.stack([mean, sigma.log()])[None]
+    assert float(Gaussian("log_std").fisher_weights(predictor)[1]) == 2
+    assert float(Bernoulli((0, 1)).fisher_weights(rho.logit().reshape(1, 1))[0]) == pytest.approx(
+        float(rho * (1 - rho))
+    )
 
 
 def test_the_largest_block_is_that_of_one_unit() -> None:

@@ -37,12 +37,13 @@ class Rates(NamedTuple):
         """For d dimensions and so many samples in a generation."""
         weights = rank_utilities(torch.arange(population, dtype=torch.float64)) + 1 / population
         mu = 1 / float(weights.square().sum())
-        scale_path = (mu + 2) / (d + mu + 5)
+        scale_path, rank_one = (mu + 2) / (d + mu + 5), 2 / ((d + 1.3) ** 2 + mu)
+        shape = min(SHAPE_RATE * 2 * (mu - 2 + 1 / mu) / ((d + 2) ** 2 + mu), LARGEST_SHAPE_RATE)
         return cls(
-            shape=min(SHAPE_RATE * 2 * (mu - 2 + 1 / mu) / ((d + 2) ** 2 + mu), LARGEST_SHAPE_RATE),
+            shape=max(shape, rank_one / 10),  # it is 0 for two samples, of which one is chosen
             path=(4 + mu / d) / (d + 4 + 2 * mu / d),
             scale_path=scale_path,
-            rank_one=2 / ((d + 1.3) ** 2 + mu),
+            rank_one=rank_one,
             scale_damping=1 + 2 * max(0.0, math.sqrt((mu - 1) / (d + 1)) - 1) + scale_path,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..capture import no_capture
-from ..errors import SettingError, ShapeError
+from ..errors import DagFisherWarning, NonFiniteError, SettingError, ShapeError, SingularBlockError
 from ..optim import DAGNaturalGradient
 from .networks import SearchNetwork
 from .utilities import Utilities, rank_utilities
@@ -48,7 +49,7 @@ class SearchResult:
     evaluations: int
     restarts: int
     reason: str
-    """Why it ended: "target", "evaluations", "at rest" or "stopped"."""
+    """Why it ended: "target", "evaluations", "at rest", "stopped" or "broken down"."""
     history: list[Generation] = field(repr=False)
     """Every generation."""
 
@@ -79,7 +80,8 @@ def minimise(
         target: the search ends at a value that is at most this.
         utilities: from values to weights of the samples; `rank_utilities`, `value_utilities` or your own.
         restarts: how often to start again from the first distribution after the search has come to rest, that is when
-            the best values of the last generations, and all of the last one, are within `tolerance`.
+            the best values of the last generations, and all of the last one, are within `tolerance`; or after it has
+            broken down, that is when no step can be computed any more, as where f falls without end.
         tolerance: in units of f.
         fisher_samples: draws of the network for its Fisher, which cost no evaluation; by default ten for each
             dimension, at least 200. A Gaussian network needs none.
@@ -100,7 +102,7 @@ def minimise(
             network.reset()
         reason = search.run(size, restart, evaluations, target, tolerance, on_generation)
         size *= GROWTH
-        if reason != "at rest":
+        if reason not in ("at rest", "broken down"):
             break
     assert search.x is not None
     return SearchResult(search.x, search.value, search.spent, restart, reason, search.history)
@@ -158,7 +160,11 @@ class _Search:
                 return "at rest"
             utilities = self.utilities(values)
             if bool(utilities.any()):  # equal values tell nothing
-                self._step(opt, x, utilities)
+                try:
+                    self._step(opt, x, utilities)
+                except (NonFiniteError, SingularBlockError) as error:
+                    warnings.warn(f"the search has broken down: {error}", DagFisherWarning, stacklevel=3)
+                    return "broken down"
 
     def _evaluate(self, x: Tensor) -> Tensor:
         values = torch.as_tensor(self.f(x), dtype=torch.float64).detach().to(x.device)

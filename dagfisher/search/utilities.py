@@ -38,10 +38,15 @@ def rank_utilities(values: Tensor) -> Tensor:
 def value_utilities(values: Tensor) -> Tensor:
     """Weights −(f − f̄)/n: with them a step follows the natural gradient of E[f] itself, with the mean as baseline.
 
+    Steps are as long as f is large: choose a rate, or scale f. The rates of a `GaussianNetwork` are for ranks.
+
     Args:
-        values: (n,), finite.
+        values: (n,); an infinity counts as the largest of the others, and as 0 if there are none.
 
     Returns:
         (n,), sums to 0.
     """
+    finite = torch.isfinite(values)
+    if not bool(finite.all()):
+        values = torch.where(finite, values, values[finite].amax() if bool(finite.any()) else values.new_zeros(()))
     return (values.mean() - values) / len(values)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import dagfisher
 from dagfisher import search
-from dagfisher.errors import SettingError, ShapeError
+from dagfisher.errors import DagFisherWarning, SettingError, ShapeError
 from dagfisher.search import BinaryNetwork, GaussianNetwork, SearchNetwork
 
 
@@ -243,6 +243,29 @@ def test_values_that_are_not_finite_count_as_worst() -> None:
         generator=torch.Generator().manual_seed(1),
     )
     assert found.value <= 1e-6
+    values = torch.tensor([1.0, math.inf, 3.0], dtype=torch.float64)
+    torch.testing.assert_close(search.value_utilities(values), search.value_utilities(values.clamp(max=3)))
+    assert not search.value_utilities(torch.full((3,), math.inf)).any()
+
+
+def test_a_search_of_what_falls_without_end_gives_what_it_has_found() -> None:
+    network = GaussianNetwork([1.0, 2.0])
+    generator = torch.Generator().manual_seed(0)
+    with pytest.warns(DagFisherWarning, match="broken down"):
+        found = search.minimise(lambda x: x.sum(1), network, evaluations=10**5, generator=generator, restarts=1)
+    assert found.reason == "broken down" and found.restarts == 1
+    assert found.value == min(g.best for g in found.history) < -1e6
+    assert float(found.x.sum()) == found.value
+
+
+def test_two_samples_are_enough_for_a_gaussian_network() -> None:
+    for cumulation in (True, False):
+        network = GaussianNetwork([1.0, 2.0], cumulation=cumulation)
+        generator = torch.Generator().manual_seed(0)
+        found = search.minimise(
+            lambda x: x.square().sum(1), network, evaluations=2000, population=2, target=1e-3, generator=generator
+        )
+        assert found.reason == "target"
 
 
 def test_what_cannot_be_is_said() -> None:
