@@ -135,9 +135,19 @@ def needed(naturals: list[Outcome], rival: Outcome, budget: float) -> list[str]:
     """The seconds that natural needs for the final value of the rival at the soonest, and their share of the budget."""
     if not naturals or rival.mean == -math.inf:
         return ["–", "–"]
-    times = [outcome.seconds_to(rival.mean) for outcome in naturals if len(outcome.specs) == len(naturals[0].specs)]
-    found = min((seconds for seconds in times if seconds is not None), default=None)
+    first = soonest(naturals, rival)
+    found = None if first is None else first.seconds_to(rival.mean)
     return ["not reached", "> 1"] if found is None else [f"{found:.2f}", f"{found / budget:.2f}"]
+
+
+def soonest(naturals: list[Outcome], rival: Outcome) -> Outcome | None:
+    """Which of them has the final value of the rival first, of those with all seeds; None: none has it."""
+    times = [
+        (seconds, outcome)
+        for outcome in naturals
+        if len(outcome.specs) == len(naturals[0].specs) and (seconds := outcome.seconds_to(rival.mean)) is not None
+    ]
+    return min(times, key=lambda each: each[0])[1] if times else None
 
 
 def draw(runs: Runs, models: Sequence[Model], seconds: Seconds, path: Path) -> None:
@@ -176,7 +186,7 @@ def draw(runs: Runs, models: Sequence[Model], seconds: Seconds, path: Path) -> N
     figure.savefig(path, dpi=130)
 
 
-def plot(axes: Any, outcome: Outcome) -> list[tuple[float, float]]:
+def plot(axes: Any, outcome: Outcome, label: str | None = None, dashes: str = "-") -> list[tuple[float, float]]:
     """Draw one method; gives its figure after a tenth of the budget and at the end, to find the panel's range."""
     kept = [record["curve"] for record in outcome.records if record["diverged"] is None]
     if not kept:
@@ -187,6 +197,6 @@ def plot(axes: Any, outcome: Outcome) -> list[tuple[float, float]]:
     means = [statistics.fmean(each) for each in values]
     colour = line_styles([LABELS[method] for method in METHODS])[METHODS.index(outcome.method)]["color"]
     width = 2.2 if outcome.method == "natural" else 1.5
-    axes.plot(seconds, means, color=colour, linewidth=width, label=LABELS[outcome.method])
+    axes.plot(seconds, means, dashes, color=colour, linewidth=width, label=label or LABELS[outcome.method])
     axes.fill_between(seconds, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.15, linewidth=0)
     return [(means[-(-len(means) // 10)], means[-1])]

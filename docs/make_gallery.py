@@ -3,8 +3,9 @@
     python docs/make_gallery.py                        # all; half an hour of one core
     python docs/make_gallery.py wrap_vae wrap_sbn      # some
 
-Each picture becomes docs/gallery/NAME.png, at most 1,000 points wide and 150 KB large, each output NAME.txt. Programs
-that would take long run with the arguments below, which their pages show.
+Each picture becomes docs/gallery/NAME.png, at most 1,000 points wide and 150 KB large, each output NAME.txt. All
+pictures of inspect_fisher.py go to docs/inspect/, for the page about it. Programs that would take long run with the
+arguments below, which their pages show.
 """
 
 from __future__ import annotations
@@ -21,18 +22,17 @@ from PIL import Image
 from dagfisher.plots import Curve, draw_curves
 
 DOCS = Path(__file__).resolve().parent
-EXAMPLES, GALLERY = DOCS.parent / "examples", DOCS / "gallery"
+EXAMPLES, GALLERY, INSPECT = DOCS.parent / "examples", DOCS / "gallery", DOCS / "inspect"
 ARGUMENTS = {
     "compare_algorithms": ["--epochs", "1"],
     "conv_helmholtz": ["--data", "mini-mnist", "--kinds", "dense/dense,conv/deconv", "--seconds", "10"],
     "gaussian_images": ["--epochs", "1"],
-    "inspect_fisher": ["--quick"],
     "train_mnist": ["--epochs", "1"],
 }
 PICTURES = {
     "compare_algorithms": "runs/compare/compare.png",
     "gaussian_images": "runs/gaussian/curves.png",
-    "inspect_fisher": "runs/inspect/spectrum.png",
+    "inspect_fisher": "runs/inspect/structure.png",
     "train_mnist": "runs/mnist/samples.png",
 }
 """Where a program draws, if not to runs/NAME.png."""
@@ -59,6 +59,9 @@ def keep(name: str, folder: Path) -> None:
         curve = Curve("nrws_from_scratch.py", [step / 500 for step in steps], seconds, bounds)
         draw_curves([curve], picture, title="NRWS from scratch, miniMNIST B", quantity="test log p(x), lower bound")
     smaller(picture, GALLERY / f"{name}.png")
+    if name == "inspect_fisher":
+        for each in picture.parent.glob("*.png"):
+            smaller(each, INSPECT / each.name)
 
 
 def smaller(source: Path, path: Path) -> None:

@@ -8,6 +8,7 @@ Each algorithm has a run folder in runs/compare. Started again, the program goes
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from dagfisher.app import main, watch
@@ -28,7 +29,9 @@ if __name__ == "__main__":
             run = Run.resume(folder, epochs=options.epochs)
         else:
             few = {"eval_examples": 50, "eval_samples": 10} if options.quick else {}
-            run = Run.create(folder, Settings.resolve(data="mini-mnist", algorithm=name, epochs=options.epochs, **few))
+            settings = Settings.resolve(data="mini-mnist", algorithm=name, epochs=options.epochs, **few)
+            quarter = 12_500 // settings.batch_size  # of an epoch, in steps: how often the picture has a point
+            run = Run.create(folder, replace(settings, eval_every=quarter))
         folders.append(str(folder))
         if not watch(run, seconds=0.5 if options.quick else None):
             sys.exit("stopped; start the program again to go on.")
