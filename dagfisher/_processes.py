@@ -24,7 +24,10 @@ from .errors import ProcessError, SettingError
 Result = TypeVar("Result")
 
 PADDED = 1.2
-"""Parts of different sizes are filled up to the largest and gathered at once, if that is so many times the bytes."""
+"""Parts of different sizes are filled up to the largest and gathered at once, if that is at most so many times the
+bytes."""
+LARGE = 2**17
+"""Bytes from which on CPUs broadcast each part, which copies less than gathering."""
 
 
 @dataclass
@@ -159,7 +162,8 @@ class Processes:
             return [own]
         sizes = [own.numel()] * size if sizes is None else sizes
         most, total = max(sizes), sum(sizes)
-        if size * most > PADDED * total:
+        large = own.device.type == "cpu" and most * own.element_size() >= LARGE
+        if large or size * most > PADDED * total:
             return self._broadcast(own, sizes)
         parts = [own.new_empty(most) for _ in range(size)]
         if own.numel() < most:

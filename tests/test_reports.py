@@ -94,7 +94,7 @@ def test_pages_that_begin_empty_say_what_has_been_run_and_take_each_result_as_it
     assert found["peers.inc"] == empty["peers.inc"]
 
 
-def test_what_is_missing_is_one_sentence(registry: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_one_sentence(registry: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import extras
     import peers
 
@@ -103,7 +103,9 @@ def test_what_is_missing_is_one_sentence(registry: ModuleType, monkeypatch: pyte
     extras.need(["matplotlib"])
     with pytest.raises(SystemExit, match=r"^this needs cma and pyro-ppl: pip install 'dagfisher\[benchmarks\]'$"):
         extras.need(["matplotlib", "cma", "pyro"])
-    monkeypatch.setattr(sys, "argv", ["peers.py", "--quick", "--models", "mini-machine"])
+    monkeypatch.setattr(
+        sys, "argv", ["peers.py", "--minutes", "0", "--models", "mini-machine", "--out", str(tmp_path / "a.jsonl")]
+    )
     with pytest.raises(SystemExit, match=r"^this needs pyro-ppl: pip"):
         peers.main()
     command = [

@@ -29,7 +29,7 @@ from torch import Tensor
 from .._reading import Asking, joint, read, reads_freely, told
 from ..errors import SingularBlockError
 from .base import AskingSolver, Cost
-from .blocks import gram_blocks
+from .blocks import gram_blocks, products_cost
 from .dense import left_multiply
 from .descent import Descent, attempt, calibrate, guide, iterate
 from .plain import LOOSE, OPERATIONS, Plain, iteration_cost
@@ -55,6 +55,10 @@ NARROW = 48
 MOST_KEPT = 2**26
 """Numbers that exactly solved directions may take."""
 _CORNERS = (32, 48, 64, 96, 128, 256)
+STARTED = {True: 250, False: 50}
+"""Operations of a refresh, about: of a search, and without one."""
+ORTHONORMAL = 10.0
+"""Of n²d, the multiply-adds in whose time n rows of d parents get an orthonormal basis."""
 
 
 @dataclass
@@ -409,13 +413,14 @@ def _searching(shape: BlockShape, device: torch.device) -> float:
     known, searches, size = rates(device), reads_freely(device), n if 2 * n <= d else d
     product, turn = 2.0 * units * n * size, 2.0 * units * size * d
     whole = searches and full_basis(n, size, blocks, update_every, known)
-    work = 50 * known.operation + float(n) * d * size + product + turn
+    work = STARTED[searches] * known.operation + float(n) * d * size + product + turn
     work += known.eigh * size**3 + blocks * n * size if whole else 0.0
+    work += ORTHONORMAL * n**2 * d if searches and 2 * n <= d else 0.0
     spare = turn if whole else 2 * product + turn
     corners = [c for c in _CORNERS if c < min(n, d) and (whole or c <= NARROW)]
     for corner in corners if searches else corners[-1:]:
         prepare, use = _corner_cost(corner, n, blocks, known)
         if searches and prepare / update_every + use + 2.0 * units * d * corner >= spare:
             break
-        work += prepare + product
+        work += prepare + 2.0 * units * n * d + products_cost(n, corner, known)
     return work

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._reading import Asking
 from .base import AskingSolver, Cost
+from .blocks import products_cost
 from .problems import BlockShape, Kind, Problem
 from .rates import rates
 from .spd import inverting, spd_inverse
@@ -34,7 +35,8 @@ class Dense(AskingSolver):
         known = rates(device)
         prepare = blocks * (n * d**2 + known.small_inverse * d**3) + 40 * known.operation
         solve = known.stored * units * d**2 + known.operation
-        return Cost(prepare / update_every + solve, blocks * d**2 + n * d)
+        begin = prepare + solve + (products_cost(n, d, known) if classes == 1 else 0.0)
+        return Cost(prepare / update_every + solve, blocks * d**2 + n * d, begin)
 
     @classmethod
     def asking(cls, problem: Problem) -> Asking[tuple[Dense, Tensor]]:

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dagfisher
 from dagfisher import DAGNaturalGradient
-from dagfisher._processes import Processes
+from dagfisher._processes import LARGE, Processes
 from dagfisher.errors import ProcessError, SettingError
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without torch.distributed")
@@ -181,6 +181,27 @@ def gathered(rank: int, count: int, spread: int) -> tuple[list[torch.Tensor], in
     own = rank * torch.ones(count + spread * rank) + torch.arange(count + spread * rank)
     sizes = [count + spread * other for other in range(processes.size)]
     return processes.gather(own, sizes if spread else None), processes.traffic.received
+
+
+def in_ways(rank: int, count: int) -> list[str]:
+    """How as many numbers of each process were sent."""
+    ways = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_gather", "broadcast"):
+            function = getattr(dist, name)
+
+            def noted(*given: Any, name: str = name, function: Any = function, **more: Any) -> Any:
+                ways.append(name)
+                return function(*given, **more)
+
+            patch.setattr(dist, name, noted)
+        gathered(rank, count, 0)
+    return ways
+
+
+def test_large_parts_are_broadcast_between_cpus(pool: Pools) -> None:
+    assert pool(2).run(in_ways, LARGE // 4 - 1) == [["all_gather"]] * 2
+    assert pool(2).run(in_ways, LARGE // 4) == [["broadcast"] * 2] * 2
 
 
 @pytest.mark.parametrize("count", [3, 2**18])
