@@ -46,7 +46,7 @@ def test_both_pages_say_how_often_it_is_ahead(front: ModuleType) -> None:
     table = front.rows(front.Results(front.RESULTS / "equal_seconds.jsonl").runs)
     ahead = ["none", "one", "two", "three", "four", "all"][sum(not row[4].startswith("not") for row in table)]
     for text in (README, (ROOT / "docs" / "index.rst").read_text(encoding="utf-8")):
-        assert f"on {ahead} of the five models" in " ".join(text.split())
+        assert f"On {ahead} of the five models" in " ".join(text.split())
 
 
 def test_a_result_that_changes_changes_the_table(front: ModuleType) -> None:
