@@ -21,7 +21,8 @@ class Table(str):
         def cells(line: Sequence[str]) -> list[str]:
             return [f'<div style="text-align: {p}">{html.escape(c)}</div>' for p, c in zip(places, line, strict=True)]
 
-        return html_table(cells(self.header), [cells(line) for line in self.lines])
+        found = html_table(cells(self.header), [cells(line) for line in self.lines])
+        return f'<div style="overflow-x: auto">{found}</div>'
 
 
 def html_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -56,7 +56,9 @@ class Panel(NamedTuple):
     """(n, pixels), from 0 (white) to 1 (black)."""
 
 
-def draw_curves(curves: Sequence[Curve], path: Path | None, *, title: str, quantity: str) -> Any:
+def draw_curves(
+    curves: Sequence[Curve], path: Path | None, *, title: str, quantity: str, method: str | None = None
+) -> Any:
     """A picture of the curves against epochs, and against seconds of training, side by side; its matplotlib figure.
 
     Args:
@@ -64,11 +66,13 @@ def draw_curves(curves: Sequence[Curve], path: Path | None, *, title: str, quant
         path: the PNG file to write, whose folder is made if need be; None: none is written.
         title: of the picture.
         quantity: what the values are, with their unit.
+        method: whose curves all of them are, where the labels do not say it; they have its colour.
     """
     figure = blank(10, 4.5)
     left, right = figure.subplots(1, 2, sharey=True)
+    styles = line_styles([method or curve.label for curve in curves])
     for axes, name in ((left, "epochs"), (right, "seconds of training")):
-        for curve, style in zip(curves, line_styles([curve.label for curve in curves]), strict=True):
+        for curve, style in zip(curves, styles, strict=True):
             along = curve.epochs if axes is left else curve.seconds
             marked = style if len(curve.values) <= 60 else {**style, "marker": None}
             axes.plot(along, curve.values, label=curve.label, **marked)
@@ -182,7 +186,7 @@ def line_styles(labels: Sequence[str]) -> list[dict[str, Any]]:
     alike = known[0] if len(set(known)) == 1 and len(known) > 1 else None
     styles: list[dict[str, Any]] = []
     for i, colour in enumerate(plain):
-        shown = colour if alike is None else _shade(alike, 0.5 - 0.8 * i / (len(plain) - 1))
+        shown = colour if alike is None else _shade(alike, 0.8 * i / (len(plain) - 1) - 0.3)
         dashes = DASHES[plain[:i].count(colour) % len(DASHES)]
         marker = MARKERS[i % len(MARKERS)]
         styles.append({"color": shown, "linewidth": 2, "linestyle": dashes, "marker": marker, "markersize": 4.5})

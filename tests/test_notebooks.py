@@ -92,6 +92,7 @@ def test_a_table_is_text_and_html_with_the_same_cells() -> None:
     made = table(["a", "b<c"], [["x", "1"], ["y & z", "22"]])
     cells = re.findall(r"<t[hd]><div[^>]*>(.*?)</div></t[hd]>", made._repr_html_())
     assert cells == ["a", "b&lt;c", "x", "1", "y &amp; z", "22"]
+    assert made._repr_html_().startswith('<div style="overflow-x: auto"><table>')  # wide ones scroll on narrow screens
     assert made.splitlines()[0] == "a      b<c"
     assert 'left">y' in made._repr_html_() and 'right">22' in made._repr_html_()
 

@@ -75,14 +75,20 @@ def test_the_wheel_says_what_it_is(packages: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_a_clean_environment_trains_with_the_installed_wheel(packages: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_a_clean_environment_trains_with_what_is_installed(
+    kind: str, packages: tuple[Path, Path], tmp_path: Path
+) -> None:
     home = tmp_path / "clean"
     venv.create(home, symlinks=os.name != "nt")
     programs = home / ("Scripts" if os.name == "nt" else "bin")
-    call(*PIP, "--python", programs / "python", "install", "--no-deps", "--no-index", packages[1], folder=tmp_path)
     (site,) = (p for p in home.rglob("site-packages") if p.parent.parent.name.startswith("lib") or os.name == "nt")
-    # torch and numpy as they are here; a path in such a file brings modules, and not the editable install beside them
+    # torch, numpy and setuptools as they are here; a path in such a file brings modules, and not the editable install
+    # beside them
     (site / "needed.pth").write_text(f"{Path(numpy.__file__).parent.parent}\n")
+    package = packages[["sdist", "wheel"].index(kind)]
+    install = ["install", "--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed", package]
+    call(*PIP, "--python", programs / "python", *install, folder=tmp_path)
     assert call(programs / "dagfisher", "--version", folder=tmp_path) == f"dagfisher {dagfisher.__version__}\n"
     where = call(programs / "python", "-c", "import dagfisher; print(dagfisher.__file__)", folder=tmp_path)
     assert Path(where.strip()).is_relative_to(site)

@@ -92,6 +92,14 @@ def test_lines_that_are_all_of_one_method_have_shades_of_its_colour() -> None:
     assert plots.line_styles(["Adam, lr 0.1"])[0]["color"] == plots.ADAM
 
 
+def test_curves_whose_method_is_given_have_its_colour() -> None:
+    curves = [plots.Curve(label, [1, 2], [1, 2], [-3.0, -2.0]) for label in ("test", "train")]
+    for method, others in (("nrws", {plots.PLAIN, plots.ADAM}), ("rws", {plots.NATURAL, plots.ADAM})):
+        figure = plots.draw_curves(curves, None, title="", quantity="", method=method)
+        drawn = [line.get_color() for line in figure.axes[0].lines]
+        assert drawn == [style["color"] for style in plots.line_styles([method] * 2)] and not set(drawn) & others
+
+
 def test_colours_of_layers_get_lighter_and_are_none_of_a_method() -> None:
     colours = plots.depth_colours(12)
     assert len(set(colours)) == 12 and not {colour.upper() for colour in colours} & set(plots.COLOURS)

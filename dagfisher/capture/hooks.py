@@ -4,8 +4,8 @@ The hook is a free function that finds everything through its module, so that a 
 drags an optimizer along. It copies what it keeps: an in-place operation afterwards changes nothing. It makes no
 statistics: the step does that, which knows what its solver needs, or the recorder where a pass is too large to keep.
 
-The recorder forgets what zero_grad() clears: passes whose backward() came before it. A pass from before zero_grad()
-counts if its backward() comes after it.
+The recorder forgets what zero_grad() clears, which is every pass that had its backward() already. If zero_grad() comes
+between the forward and the backward of a pass, that pass still counts.
 """
 
 from __future__ import annotations

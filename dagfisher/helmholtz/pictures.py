@@ -41,7 +41,7 @@ def run_panels(machine: HelmholtzMachine, data: Dataset, generator: Generator) -
 
 
 def draw_run(
-    folder: Path, rows: Sequence[Row], panels: Sequence[Panel], shape: tuple[int, int], *, title: str
+    folder: Path, rows: Sequence[Row], panels: Sequence[Panel], shape: tuple[int, int], *, title: str, algorithm: str
 ) -> tuple[Any, Any]:
     """Write the curves.png and samples.png of a run, and return their matplotlib figures.
 
@@ -51,13 +51,14 @@ def draw_run(
         panels: what `run_panels` gives.
         shape: (rows, columns) of every image.
         title: of both pictures.
+        algorithm: of the run; the curves have its colour.
     """
     curves = [
         _curve("test", rows, [row.test_log_likelihood for row in rows]),
         _curve("valid", rows, [row.valid_log_likelihood for row in rows]),
         _curve("train, while learning", rows, [row.train_log_likelihood for row in rows]),
     ]
-    drawn = draw_curves(curves, folder / CURVES, title=title, quantity="log-likelihood (nats)")
+    drawn = draw_curves(curves, folder / CURVES, title=title, quantity="log-likelihood (nats)", method=algorithm)
     return drawn, draw_panels([panels], shape, folder / SAMPLES, title=title)
 
 

@@ -275,7 +275,8 @@ class Run:
     def draw(self) -> tuple[Any, Any]:
         """Write curves.png and samples.png, and return their matplotlib figures, which a notebook shows."""
         title = f"{display(self.settings.algorithm)} on {self.data.label}"
-        return draw_run(self.folder, self.rows, self.panels(), self.data.shape, title=title)
+        algorithm = self.settings.algorithm
+        return draw_run(self.folder, self.rows, self.panels(), self.data.shape, title=title, algorithm=algorithm)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

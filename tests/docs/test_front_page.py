@@ -15,6 +15,8 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import dagfisher
+from dagfisher.helmholtz import Settings
+from dagfisher.helmholtz.settings import FACES
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -44,7 +46,7 @@ def test_both_pages_say_how_often_it_is_ahead(front: ModuleType) -> None:
     table = front.rows(front.Results(front.RESULTS / "equal_seconds.jsonl").runs)
     ahead = ["none", "one", "two", "three", "four", "all"][sum(not row[4].startswith("not") for row in table)]
     for text in (README, (ROOT / "docs" / "index.rst").read_text(encoding="utf-8")):
-        assert f"on {ahead} of the five models" in " ".join(text.split())
+        assert f"On {ahead} of the five models" in " ".join(text.split())
 
 
 def test_a_result_that_changes_changes_the_table(front: ModuleType) -> None:
@@ -170,3 +172,15 @@ def test_the_batches_of_the_page_of_settings_are_those_of_the_benchmarks(front: 
     dense = {model.natural_batch.size for model in models if model.kind == "vae" and "400" in model.label}
     conv = {model.natural_batch.size for model in models if model.kind == "vae" and "conv" in model.label.lower()}
     assert dense == set(found["VAE, dense"]) and conv == set(found["VAE, convolutional"])
+
+
+# The page of data
+
+
+def test_the_layers_of_the_page_of_data_are_the_default_ones() -> None:
+    page = (ROOT / "docs" / "data.rst").read_text(encoding="utf-8")
+    rows = re.findall(r"^   \* - (?:up to |more \()(\d+).*\n     - ([\d, ]+)", page, flags=re.MULTILINE)
+    assert [int(pixels) for pixels, _ in rows] == [9, 196, 784, 48]
+    for (pixels, shown), data in zip(rows, ("three-by-three", "mini-mnist", "mnist", None), strict=True):
+        layers = FACES if data is None else Settings.resolve(data=data).layers
+        assert tuple(map(int, shown.split(", "))) == tuple(layers), pixels
