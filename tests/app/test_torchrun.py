@@ -59,24 +59,28 @@ def test_a_run_whose_processes_are_killed_ends_as_an_undisturbed_one(
     pool: Callable[[int], Pool], tmp_path: Path
 ) -> None:
     out, moments = tmp_path / "killed", random.Random()
-    launcher = torchrun(["train", *flags(SETTINGS, out)], restarts=1)
+    launcher = torchrun(["train", *flags(SETTINGS, out)], restarts=2)
     try:
         killed: list[int] = []
-        end = time.monotonic() + SECONDS
-        while not killed and launcher.poll() is None and time.monotonic() < end:
-            found = workers(launcher)
-            if (out / "checkpoint.pt").exists() and len(found) == 2:
-                time.sleep(moments.uniform(0, 1))
-                killed.append(victim := moments.choice(found))
-                os.kill(victim, signal.SIGKILL)
-            time.sleep(0.02)
+        end, since = time.monotonic() + SECONDS, 0.0
+        for sign in ("config.json", "checkpoint.pt"):  # of the first attempt, and of the second one
+            while launcher.poll() is None and time.monotonic() < end:
+                time.sleep(0.02)
+                if not (out / sign).exists() or (out / sign).stat().st_mtime < since:
+                    continue
+                time.sleep(moments.uniform(0, 0.5))
+                if len(found := workers(launcher)) == 2:
+                    killed.append(moments.choice(found))
+                    os.kill(killed[-1], signal.SIGKILL)
+                    since = time.time()
+                    break
         output, errors = launcher.communicate(timeout=SECONDS)
     finally:
         for pid in workers(launcher) if launcher.poll() is None else []:
             os.kill(pid, signal.SIGKILL)
         launcher.kill()
     assert launcher.returncode == 0, errors
-    assert killed
+    assert len(killed) == 2
     assert f"{out} is done" in output
     pool(2).run(undisturbed, str(tmp_path / "undisturbed"))
     saved, other = (torch.load(tmp_path / n / "checkpoint.pt", weights_only=True) for n in ("killed", "undisturbed"))

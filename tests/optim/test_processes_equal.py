@@ -102,6 +102,23 @@ class Constant(nn.Module):
         return self.layer.distribution(x).predictor
 
 
+class Several(nn.Module):
+    """A declared parameter, a layer that runs several times in a pass, and one with lateral connections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prior = dagfisher.declare_parameter(nn.Parameter(torch.zeros(3)), "bernoulli", draws=2)
+        self.cell = nn.Linear(4, 4)
+        dagfisher.declare(self.cell, "bernoulli", calls="positions")
+        self.lateral = dagfisher.nn.LateralBernoulliLinear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = x
+        for _ in range(3):
+            hidden = torch.tanh(self.cell(hidden))
+        return torch.cat([self.lateral.predictor(hidden, (x[:, :3] > 0).to(x)), self.prior.expand(len(x), -1)], dim=-1)
+
+
 class Case(NamedTuple):
     """A model, settings of its optimizer, and what else is done."""
 
@@ -161,6 +178,7 @@ CASES: dict[str, Case] = {
     "empirical": Case(lambda: Deterministic("empirical"), {}),
     "sampled": Case(lambda: Deterministic("sampled"), {}),
     "one process uses a layer": Case(Branches, {"solver": "conjugate", **TIGHT}),
+    **{f"several, {s}": Case(Several, {"solver": s, **TIGHT}, weighted=True, uneven=(7, 2, 0, 3)) for s in SOLVERS},
     "summed loss": Case(Net, {"loss_reduction": "sum"}, uneven=(7, 2, 0, 3)),
 }
 
