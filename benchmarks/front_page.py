@@ -73,7 +73,7 @@ def rows(runs: Runs) -> list[list[str]]:
         found.append(
             [
                 label,
-                f"{LABELS[best.method]}, of {len(outcome)}",
+                f"{LABELS[best.method]} (best of {len(outcome)})",
                 *(cell.replace("-", "−").replace(" ", "\u00a0") for cell in cells),
             ]
         )
