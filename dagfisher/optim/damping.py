@@ -5,6 +5,11 @@ F, from fresh ones. With x = (αI + F_old)⁻¹ g the step was expected to curve
 the fresh samples say xᵀFx. If they say more, directions that F_old took for flat are not, and α was too small for what
 a minibatch knows; if they say less, α may be smaller. So α is multiplied by the ratio of the two, within bounds. That
 costs one solve and one product with the rows, and no evaluation of the loss.
+
+The fresh samples judge the step, not the directions that neither of the two has seen. Noisy gradients have a part
+along those too, and a small α makes it long. So α stays above a floor where all layers are stochastic. The floor is
+higher the fewer samples there are for each parent, and it is gone where gradients vanish: there is no noise in them.
+Models with deterministic layers have less noise, from reparametrised samples, and no floor.
 """
 
 from __future__ import annotations
@@ -29,6 +34,10 @@ MOST = 2.0
 """One refresh multiplies or divides the damping by at most this."""
 LEAST, LARGEST = 1e-5, 1e7
 """The bounds of a damping that is found."""
+FLOOR, SHARE = 0.1, 3.0
+"""The highest floor, and the floor of a block of d parents made of n samples, in units of d / n."""
+NOISY = 0.01
+"""A floor is whole where the predicted curvature of a step is this for each unit, or more, and in proportion below."""
 
 
 def first_damping(segments: Sequence[Segment]) -> Asking[float]:
@@ -93,8 +102,15 @@ def _predicted(compared: Compared, processes: Processes) -> Tensor:
     return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
-def adapted(damping: float, found: float, predicted: float) -> float:
-    """The damping at which about as much curvature should be found as predicted."""
+def adapted(damping: float, found: float, predicted: float, floor: float = LEAST) -> float:
+    """The damping at which about as much curvature should be found as predicted, or the floor if that is more."""
     if not (found >= 0 and 0 < predicted < math.inf):  # a gradient of zero tells nothing, nor do overflows
         return damping
-    return min(max(damping * min(max(found / predicted, 1 / MOST), MOST), LEAST), LARGEST)
+    wanted = max(damping * (found / predicted), floor)
+    return min(max(wanted, damping / MOST, LEAST), damping * MOST, LARGEST)
+
+
+def floor_of(units: int, parents: int, samples: int, predicted: float) -> float:
+    """The least damping of a stochastic layer, made of so many samples, whose step has that predicted curvature."""
+    whole = min(FLOOR, SHARE * parents / max(samples, 1))
+    return max(LEAST, whole * min(1.0, predicted / (NOISY * units))) if predicted > 0 else LEAST

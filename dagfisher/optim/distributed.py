@@ -89,6 +89,8 @@ class Told(NamedTuple):
     parents: int = 0
     outputs: int = 0
     """Of each unit in one sample."""
+    seen: int = 0
+    """Outputs of each unit in all samples."""
     shared: tuple[float, ...] = ()
     """For each group of units, whether all its units share one block."""
 
@@ -102,6 +104,8 @@ class Collected(NamedTuple):
     """How far outputs are from the declared map, over what rounding allows; None if that was not looked at."""
     outputs: int = 0
     """Of each unit in one sample."""
+    seen: int = 0
+    """Outputs of each unit in all samples."""
 
     def whole(self, declaration: Declaration) -> Rows | Grams | None:
         """Of all passes."""
@@ -113,14 +117,15 @@ class Collected(NamedTuple):
         if found is None:
             return [*map(float, Told()[:-1]), *[0.0] * groups]
         off = 0.0 if self.mismatch is None else self.mismatch
+        counts = [float(self.outputs), float(self.seen)]
         least = found.sample_weights.amin() if len(found.sample_weights) else math.inf
         if isinstance(found, Rows):
             shape, shared = found.parents.shape, [float(q.shape[1] == 1) for q in found.fisher_weights]
-            size = [float(shape[1]) if len(shape) == 3 else 0.0, float(shape[-1]), float(self.outputs)]
+            size = [float(shape[1]) if len(shape) == 3 else 0.0, float(shape[-1]), *counts]
             return [0.0, float(shape[0]), found.total, least, off, float(found.positions), *size, *shared]
         runs = found.blocks
         own = [0.0 if len(runs) == groups else float(len(runs) // groups), float(runs[0].parents_count - 1)]
-        own.append(float(self.outputs))
+        own += counts
         shared = [float(len(runs[i * len(runs) // groups].blocks) == 1) for i in range(groups)]
         return [1.0, 0.0, found.total, least, off, 1.0, *own, *shared]
 
@@ -218,8 +223,8 @@ def _read_together(numbers: Sequence[float | Tensor], device: torch.device) -> l
 
 
 def _told(numbers: list[float]) -> Told:
-    grams, rows, total, least, mismatch, positions, groups, parents, outputs, *shared = numbers
-    counts = int(groups), int(parents), int(outputs)
+    grams, rows, total, least, mismatch, positions, groups, parents, outputs, seen, *shared = numbers
+    counts = int(groups), int(parents), int(outputs), int(seen)
     return Told(bool(grams), int(rows), total, least, mismatch, bool(positions), *counts, (*shared,))
 
 
@@ -332,11 +337,12 @@ def joined_by(
         if layer in summed:
             dtype = summed[layer].total
             least, total = dtype.new_tensor([whole.least]), dtype.new_tensor(whole.total)
-            result[layer] = Collected([Grams(summed[layer].blocks, least, total)], off, whole.outputs)
+            result[layer] = Collected([Grams(summed[layer].blocks, least, total)], off, whole.outputs, whole.seen)
         else:
             rows = Rows.joined(gathered[layer])
             total = rows.sample_weights.new_tensor(whole.total)
-            result[layer] = Collected([replace(rows, total=total, positions=whole.positions)], off, whole.outputs)
+            rows = replace(rows, total=total, positions=whole.positions)
+            result[layer] = Collected([rows], off, whole.outputs, whole.seen)
     return result
 
 
@@ -353,6 +359,7 @@ def _agreed(told: Sequence[Told]) -> Told:
         max(each.groups for each in known),
         max(each.parents for each in known),
         max(each.outputs for each in known),
+        sum(each.seen for each in known),
         tuple(max(column) for column in zip(*(each.shared for each in known), strict=True)),
     )
 

@@ -31,7 +31,7 @@ from ..fisher import Grams, LayerFisher, Rows, damped_blocks, joined, normalised
 from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
 from ..parameter import ParameterDeclaration
-from .damping import LARGEST, Compared, adapted, first_damping, predictions
+from .damping import LARGEST, LEAST, Compared, adapted, first_damping, floor_of, predictions
 from .distributed import Collected, consult, joined_by, mean_samples, settings_at
 from .layer import MOST_KEPT, Refreshed, TrainedLayer, number_of
 from .settings import AUTO, USUAL, chosen
@@ -52,6 +52,8 @@ class Gathered(NamedTuple):
     """Of this refresh alone, sample weights that sum to 1, if there is a window; otherwise empty."""
     mismatch: Tensor | None
     """How far outputs are from the declared map, over what rounding allows; None if that was not looked at."""
+    seen: int
+    """Outputs of each unit in all samples of this refresh."""
 
 
 class Cut(NamedTuple):
@@ -60,6 +62,8 @@ class Cut(NamedTuple):
     segments: list[Segment]
     fresh: list[Segment]
     """Of this refresh alone; without a window they are the segments."""
+    seen: int
+    """Outputs of each unit in all samples of this refresh."""
 
 
 class Damped(NamedTuple):
@@ -227,7 +231,8 @@ def _collected(layer: TrainedLayer, step: int, processes: Processes) -> Collecte
         raise MissingStatisticsError("its forward passes since the last step held no sample; give it a batch.")
     off = [each.mismatch for each in passes if each.mismatch is not None]
     outputs = max((_outputs(each, declaration.units) for each in passes), default=0)
-    return Collected(found, torch.stack(off).amax() if off else None, outputs)
+    seen = sum(each.shape.numel() for each in passes) // max(declaration.units, 1)
+    return Collected(found, torch.stack(off).amax() if off else None, outputs, seen)
 
 
 def _outputs(captured: Pass, units: int) -> int:
@@ -241,7 +246,7 @@ def _gathered(layer: TrainedLayer, collected: Collected) -> Gathered:
     if layer.group["window"] > 1:
         latest = normalised(found)
         found = [*latest, *layer.window.statistics()]
-    return Gathered(joined(found, layer.declaration.sizes), latest, collected.mismatch)
+    return Gathered(joined(found, layer.declaration.sizes), latest, collected.mismatch, collected.seen)
 
 
 def _require_sound(layer: TrainedLayer, gathered: Gathered) -> Asking[None]:
@@ -257,7 +262,7 @@ def _cut(layer: TrainedLayer, gathered: Gathered) -> Asking[Cut]:
     if gathered.latest:  # past refreshes are part of the whole; only the fresh samples have not been seen
         tasks.append(joined(gathered.latest, sizes).segments(sizes, columns))
     found = [list(segments) for segments in (yield from joint(tasks))]
-    return Cut(found[0], found[-1])
+    return Cut(found[0], found[-1], gathered.seen)
 
 
 def _require_shape(layer: TrainedLayer, problems: Cut, gradient: Tensor | None) -> None:
@@ -275,7 +280,10 @@ def _damp(layer: TrainedLayer, problems: Cut, predicted: Tensor | None, step: in
         if predicted is None:
             return Damped(fisher.damping, None)
         found, expected = yield predicted
-        return Damped(adapted(fisher.damping, found, expected), found / expected if expected > 0 else None)
+        floor = LEAST
+        if not layer.recorder.follows:  # all layers are stochastic
+            floor = floor_of(sum(fisher.sizes), problems.fresh[0].parents_count, problems.seen, expected)
+        return Damped(adapted(fisher.damping, found, expected, floor), found / expected if expected > 0 else None)
     value = alpha(step) if callable(alpha) else alpha
     number = number_of(value)
     if not 0 <= number < math.inf:

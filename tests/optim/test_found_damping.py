@@ -34,7 +34,18 @@ from dagfisher import DAGNaturalGradient
 from dagfisher._reading import answered
 from dagfisher.fisher import statistics
 from dagfisher.fisher.segments import GramSegment
-from dagfisher.optim.damping import LARGEST, LEAST, MOST, START, adapted, first_damping
+from dagfisher.optim.damping import (
+    FLOOR,
+    LARGEST,
+    LEAST,
+    MOST,
+    NOISY,
+    SHARE,
+    START,
+    adapted,
+    first_damping,
+    floor_of,
+)
 
 F64 = torch.float64
 LR = 0.01
@@ -45,9 +56,14 @@ def built(parameters: Any, **settings: Any) -> DAGNaturalGradient:
     return by_hand_optimizer(parameters, **{"lr": LR, "damping": "auto", **settings})
 
 
-def by_rule(damping: float, ratio: float) -> float:
-    """α times the ratio, changed by no more than a factor, within bounds."""
-    return float(np.clip(damping * np.clip(ratio, 1 / MOST, MOST), LEAST, LARGEST))
+def by_rule(damping: float, ratio: float, floor: float = 0.0) -> float:
+    """α times the ratio or the floor, changed by no more than a factor, within bounds."""
+    return float(np.clip(np.clip(max(damping * ratio, floor), damping / MOST, damping * MOST), LEAST, LARGEST))
+
+
+def floor_by_hand(g: Array | Tensor, rows: int, curvature: float) -> float:
+    """min(FLOOR, SHARE·d/n), in proportion to the curvature for each unit where that is small."""
+    return min(FLOOR, SHARE * g.shape[1] / rows) * min(1.0, curvature / len(g) / NOISY)
 
 
 # The rule, written out
@@ -76,8 +92,10 @@ def test_the_damping_and_the_steps_are_those_of_the_rule(solver: str, every: int
                     continue
                 v = solve(old[layer], g, dampings[layer]) / (1 + dampings[layer])
                 found = sum(float(u @ f @ u) for u, f in zip(v, fresh[layer], strict=True))
-                ratios.append(found / float((v * g).sum()))
-                dampings[layer] = by_rule(dampings[layer], ratios[-1])
+                expected_curvature = float((v * g).sum())
+                ratios.append(found / expected_curvature)
+                floor = floor_by_hand(g, len(x), expected_curvature)
+                dampings[layer] = by_rule(dampings[layer], ratios[-1], floor)
             old = fresh
         expected = {}
         for layer, g in gradients.items():
@@ -114,6 +132,37 @@ def test_a_change_is_by_a_factor_at_most_and_ends_at_the_bounds() -> None:
     assert adapted(LEAST * 1.5, 0.0, 1.0) == LEAST
 
 
+# The floor
+
+
+@given(
+    units=st.integers(1, 5),
+    parents=st.integers(1, 30),
+    samples=st.integers(0, 3000),
+    predicted=st.floats(0, 1e30) | st.sampled_from([math.inf, math.nan, -1.0]),
+)
+def test_the_floor_is_lower_the_more_samples_there_are_and_fades_with_the_gradient(
+    units: int, parents: int, samples: int, predicted: float
+) -> None:
+    found = floor_of(units, parents, samples, predicted)
+    assert LEAST <= found <= FLOOR
+    if predicted > 0:
+        whole = min(FLOOR, SHARE * parents / max(samples, 1))
+        assert found == pytest.approx(max(LEAST, whole * min(1.0, predicted / units / NOISY)))
+        assert floor_of(units, parents, 2 * samples, predicted) <= found
+        assert floor_of(units, parents, samples, predicted / 2) <= found
+    else:
+        assert found == LEAST
+
+
+def test_a_floor_is_reached_by_the_same_steps_as_any_damping() -> None:
+    assert adapted(0.01, 1.0, 1.0, 0.1) == 0.02
+    assert adapted(0.08, 1.0, 1.0, 0.1) == 0.1
+    assert adapted(0.3, 0.1, 1.0, 0.1) == 0.15
+    assert adapted(0.15, 0.1, 1.0, 0.1) == 0.1
+    assert adapted(0.3, 3.0, 1.0, 0.1) == 0.6
+
+
 # Where it starts
 
 
@@ -133,11 +182,11 @@ def test_a_layer_whose_trained_parameters_change_starts_anew() -> None:
     net = Net()
     opt = built(net.named_parameters())
     for seed in range(4):
-        backward(net, opt, data(6, 4, seed=seed))
+        backward(net, opt, data(600, 4, seed=seed))
         opt.step()
     assert shown(opt, "damping")[1] != START
     net.head.bias.requires_grad_(False)
-    backward(net, opt, data(6, 4, seed=5))
+    backward(net, opt, data(600, 4, seed=5))
     opt.step()
     assert shown(opt, "damping")[1] == START
 
@@ -199,6 +248,11 @@ def pass_through(module: nn.Module, opt: DAGNaturalGradient, x: Tensor) -> None:
     (weights.reshape(-1, *[1] * (out.dim() - 1)) * (slopes * out + 0.1 * out.square())).sum().div(len(x)).backward()
 
 
+def rows_of(kind: str, x: Tensor) -> int:
+    """Samples, times the positions of a convolution."""
+    return len(x) * (9 if x.dim() == 4 else 1)
+
+
 def undamped(opt: DAGNaturalGradient, parameter: Tensor, damping: float) -> Tensor:
     found = opt.fisher_blocks(parameter) * (1 + damping)
     return found - damping * torch.eye(found.shape[-1], dtype=F64)
@@ -248,7 +302,8 @@ def test_the_rule_holds_for_every_kind_of_layer(kind: str, window: int, monkeypa
             g = gradient.reshape(len(old), -1)
             v = torch.linalg.solve(old + dampings[i] * identity, g.unsqueeze(2)).squeeze(2)
             ratios.append(float(torch.einsum("jd,jde,je->", v, fresh[i], v) / (v * g).sum()))
-            dampings[i] = by_rule(dampings[i], ratios[-1])
+            floor = floor_by_hand(gradient, rows_of(kind, x), float((v * g).sum()))
+            dampings[i] = by_rule(dampings[i], ratios[-1], floor)
         opt.step()
         alone.step()
         if number == 0:
