@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clipped import below
 from models import Model
 from rivals import LABELS, METHODS, rates
 from timed_run import Spec, final_value
 
 from dagfisher.app import table
-from dagfisher.plots import FAINT, INK, line_styles
+from dagfisher.plots import FAINT, GUIDE, INK, line_styles
 
 Runs = Mapping[Spec, dict[str, Any]]
 Seconds = Callable[[Model], float]
@@ -151,7 +152,10 @@ def soonest(naturals: list[Outcome], rival: Outcome) -> Outcome | None:
 
 
 def draw(runs: Runs, models: Sequence[Model], seconds: Seconds, path: Path) -> None:
-    """One panel for every model: the figure on test against processor seconds, mean and range over the seeds."""
+    """One panel for every model: the figure on test against processor seconds, mean and range over the seeds.
+
+    A panel has the range of the best two methods from a fifth of the seconds on. The words under it say what is cut.
+    """
     from matplotlib.figure import Figure
 
     found = {model.name: outcomes(runs, model, seconds(model)) for model in models}
@@ -165,9 +169,11 @@ def draw(runs: Runs, models: Sequence[Model], seconds: Seconds, path: Path) -> N
     for axes in grid[len(shown) :]:
         axes.set_axis_off()
     for axes, model in zip(grid, shown, strict=False):
-        levels = []
+        levels, diverged = [], []
         for outcome in found[model.name].values():
             levels += plot(axes, outcome)
+            if -math.inf in outcome.values:
+                diverged.append(f"{LABELS[outcome.method]}: {outcome.shown(0)} (not shown)")
         axes.set_title(model.label, fontsize=10, color=INK, loc="left")
         axes.set_xlim(0, seconds(model))
         if levels:
@@ -178,6 +184,7 @@ def draw(runs: Runs, models: Sequence[Model], seconds: Seconds, path: Path) -> N
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(colors=INK, labelsize=8)
         axes.set_ylabel(model.quantity.partition(" above")[0], fontsize=8, color=INK)
+        axes.set_xlabel(below(axes, diverged), fontsize=7.5, color=GUIDE)
     handles = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.supxlabel("processor seconds of training, one thread", fontsize=10, color=INK)
     ordered = [LABELS[method] for method in METHODS if LABELS[method] in handles]
@@ -187,7 +194,7 @@ def draw(runs: Runs, models: Sequence[Model], seconds: Seconds, path: Path) -> N
 
 
 def plot(axes: Any, outcome: Outcome, label: str | None = None, dashes: str = "-") -> list[tuple[float, float]]:
-    """Draw one method; gives its figure after a tenth of the budget and at the end, to find the panel's range."""
+    """Draw one method; gives its figure after a fifth of the budget and at the end, to find the panel's range."""
     kept = [record["curve"] for record in outcome.records if record["diverged"] is None]
     if not kept:
         return []
@@ -198,5 +205,8 @@ def plot(axes: Any, outcome: Outcome, label: str | None = None, dashes: str = "-
     colour = line_styles([LABELS[method] for method in METHODS])[METHODS.index(outcome.method)]["color"]
     width = 2.2 if outcome.method == "natural" else 1.5
     axes.plot(seconds, means, dashes, color=colour, linewidth=width, label=label or LABELS[outcome.method])
-    axes.fill_between(seconds, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.15, linewidth=0)
-    return [(means[-(-len(means) // 10)], means[-1])]
+    area = axes.fill_between(
+        seconds, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.15, linewidth=0
+    )
+    area.set_gid(label or LABELS[outcome.method])
+    return [(means[-(-len(means) // 5)], means[-1])]

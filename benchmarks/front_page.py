@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from clipped import below
 from equal_seconds import RESULTS, Results
 from equal_seconds_report import Runs, needed, outcomes, plot, shorter, soonest
 from models import Model, named
@@ -188,7 +189,8 @@ def curves(runs: Runs, model: Model, figure: Any) -> None:
     figure.legend([handles[i] for i in order], [labels[i] for i in order], **legend)
     axes.set_xlim(0, model.seconds)
     axes.set_ylim(min(ends) - 4, max(ends) + 0.3)
-    axes.set_xlabel("processor seconds of training, one thread; shaded: the range of three seeds", color=INK)
+    words = "processor seconds of training, one thread; shaded: the range of three seeds"
+    axes.set_xlabel("\n".join(filter(None, [words, below(axes)])), color=INK)
     axes.set_ylabel("test log-likelihood (nats)", color=INK)
     tidy(axes)
     figure.suptitle(f"{ORDER[model.name]}: nothing tuned against tuned rivals", fontweight="bold", color=INK)

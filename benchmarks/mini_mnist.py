@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from clipped import below
 from extras import need
 
 from dagfisher import datasets
@@ -173,9 +174,10 @@ def plot(results: Results, path: Path) -> None:
             axis.plot(across.tolist(), series.mean(0).tolist(), label=name, **styles[name])
             low, high = series.min(0).values.tolist(), series.max(0).values.tolist()
             axis.fill_between(across.tolist(), low, high, color=styles[name]["color"], alpha=0.15, linewidth=0)
-    axes[0].set(xlabel="epochs", ylabel="test log-likelihood (nats)", ylim=(-33, None))
-    axes[1].set(xlabel="processor seconds of training (one thread)")
+    axes[0].set(ylabel="test log-likelihood (nats)", ylim=(-33, None))
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, frameon=False)
+    for axis, words in zip(axes, ("epochs", "processor seconds of training (one thread)"), strict=True):
+        axis.set_xlabel("\n".join(filter(None, [words, below(axis)])))
     for axis in axes:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)

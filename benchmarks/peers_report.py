@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from clipped import below
 from models import Model
 from peers import BY_NAME, NATURAL, PEERS
 from timed_run import Spec, final_value
 
 from dagfisher.app import table
-from dagfisher.plots import COLOURS, FAINT, INK
+from dagfisher.plots import FAINT, INK, line_styles
 
 Runs = Mapping[Spec, dict[str, Any]]
 Finals = dict[str, tuple[Spec, list[dict[str, Any]]]]
@@ -136,8 +137,8 @@ def draw(runs: Runs, models: Sequence[Model], path: Path) -> None:
             axes.tick_params(colors=INK, labelsize=8)
         row[0].set_title(model.label, fontsize=10, color=INK, loc="left")
         row[0].set_ylabel(model.quantity, fontsize=8, color=INK)
-        row[0].set_xlabel("processor seconds of training, one thread", fontsize=9, color=INK)
-        row[1].set_xlabel("epochs", fontsize=9, color=INK)
+        for axes, words in zip(row, ("processor seconds of training, one thread", "epochs"), strict=True):
+            axes.set_xlabel("\n".join(filter(None, [words, below(axes)])), fontsize=8, color=INK)
     handles = {
         label: handle for axes in grid[:, 0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -147,9 +148,7 @@ def draw(runs: Runs, models: Sequence[Model], path: Path) -> None:
 
 
 def style(name: str) -> dict[str, Any]:
-    """Natural ones thick in one colour, the others thin in the rest, dashed from the second round on."""
-    if name in NATURAL:
-        return {"color": COLOURS[0], "linewidth": 2.2, "linestyle": ("-", "--", ":")[list(NATURAL).index(name)]}
-    index = [peer.name for peer in PEERS if peer.name not in NATURAL].index(name)
-    others = COLOURS[1:]
-    return {"color": others[index % len(others)], "linewidth": 1.3, "linestyle": "-" if index < len(others) else "--"}
+    """The colours of all pictures, natural ones thick; dashes tell those of one colour apart."""
+    styles = line_styles([peer.label for peer in PEERS])
+    found = styles[[peer.name for peer in PEERS].index(name)]
+    return {**found, "linewidth": 2.2 if name in NATURAL else 1.3, "marker": None}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from clipped import below
 from published_jobs import EXPERIMENTS
 
 from dagfisher.app import table
@@ -189,7 +190,8 @@ def _curves(axes: Any, own: dict[str, list[dict[str, Any]]]) -> None:
     if levels:
         axes.set_ylim(min(levels) - 0.3, max([*levels, *published]) + 0.3)
         axes.legend(frameon=False, fontsize=8, loc="lower right")
-    axes.set_xlabel("epochs (dotted: published)" if published else "epochs", fontsize=9, color=INK)
+    words = "epochs (dotted: published)" if published else "epochs"
+    axes.set_xlabel("\n".join(filter(None, [words, below(axes)])), fontsize=9, color=INK)
     axes.set_ylabel("test log-likelihood (nats)", fontsize=9, color=INK)
 
 

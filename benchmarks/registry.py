@@ -156,7 +156,7 @@ BENCHMARKS = (
 PARTS = (
     *("textbook", "trained_layer", "solvers_plot", "rivals", "timed_run", "equal_seconds_report", "front_page"),
     *("peer_learners", "peers_report", "published_jobs", "published_machines", "published_report"),
-    *("extras", "registry", "report", "stale", "tables"),
+    *("clipped", "extras", "registry", "report", "stale", "tables"),
 )
 """Files of this folder that are parts of others."""
 

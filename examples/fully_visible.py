@@ -121,6 +121,8 @@ def draw(results: dict[str, list[Run]], out: Path) -> None:
             axes.grid(color=FAINT, linewidth=0.8)
             axes.spines[["top", "right"]].set_visible(False)
         row[0].set(ylim=(runs[0].values[-1] - 8, runs[0].values[-1] + 0.5), ylabel="test log-likelihood (nats)")
+        lowest = min(value for run in runs for value in run.values)
+        row[1].set_xlabel(f"seconds; the beginnings, from {lowest:.0f}, are not shown".replace("-", "−"))
         row[0].set_title(name, loc="left", fontweight="bold", color=INK)
         row[1].legend(frameon=False, loc="lower right")
     out.parent.mkdir(parents=True, exist_ok=True)

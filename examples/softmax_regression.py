@@ -110,7 +110,7 @@ def draw(curves: dict[str, list[float]], out: Path) -> None:
     ticks = [0, 1, 10, 100, 1000]
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.set_xlim(0, 1.3 * max(map(len, curves.values())))
-    axes.set(xlabel="steps", ylabel="loss above its minimum, nats per example")
+    axes.set(xlabel="steps", ylabel="loss above its minimum, nats per example; cut at 100")
     axes.set_title("Softmax regression, all data at each step", loc="left", fontweight="bold", color=INK)
     axes.grid(color=FAINT, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -162,6 +162,34 @@ def test_seconds_to_a_rivals_value_are_those_of_the_budget_that_gets_there_first
     assert needed([found["natural"]], found["sgd"], 4.0) == ["2.67", "0.67"]
 
 
+def test_what_a_panel_cuts_is_said_below_it(
+    timed_run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from equal_seconds_report import draw
+    from matplotlib.figure import Figure
+
+    ends = {"natural": (-10.0, -1.0), "adam": (-12.0, -2.0), "sgd": (-300.0, -400.0), "muon": (-9.0, None)}
+    runs = {
+        spec(timed_run, method=method, stage="final", budget=4.0): {
+            "stage": "final",
+            "diverged": None if end else "not finite",
+            "curve": [[i / 2, i, 0, first + i / 8 * ((end or 0) - first)] for i in range(9)],
+        }
+        for method, (first, end) in ends.items()
+    }
+    saved: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: saved.append(figure))
+    draw(runs, [timed_run.named("logistic")], lambda model: 4.0, tmp_path / "panel.png")
+    (axes,) = saved[0].axes
+    assert axes.get_xlabel().splitlines() == [
+        "beginnings are below, from −12",
+        "SGD is below and ends at −400",
+        "Muon: 1 of 1 diverged (not shown)",
+    ]
+    assert [line.get_label() for line in axes.lines] == ["natural", "Adam"] and len(axes.collections) == 2
+    assert -12 < axes.get_ylim()[0] < -8 < -1 < axes.get_ylim()[1]
+
+
 def test_rivals_are_tuned_on_valid_then_run_on_test_and_nothing_runs_twice(models: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "equal_seconds.jsonl"
     arguments = ("--quick", "--models", "logistic", "--methods", "natural,adam", "--out", str(out))
