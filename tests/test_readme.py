@@ -1,7 +1,11 @@
 """The code that the README and the documentation show runs as it is."""
 
+import doctest
+import importlib
 import re
+import sys
 import textwrap
+import types
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +21,8 @@ def markdown_blocks(text: str) -> list[str]:
 
 
 def rest_blocks(text: str) -> list[str]:
-    found = re.findall(r"^\.\. code-block:: python\n\n((?:[ ]+.*\n|\n)+)", text, flags=re.MULTILINE)
-    return [textwrap.dedent(block) for block in found]
+    found = re.findall(r"^( *)\.\. code-block:: python\n\n((?:\1 +.*\n|\n)+)", text, flags=re.MULTILINE)
+    return [textwrap.dedent(block) for _, block in found]
 
 
 def run(code: str, namespace: dict[str, object], label: str) -> None:
@@ -29,11 +33,16 @@ README_BLOCKS = markdown_blocks((ROOT / "README.md").read_text(encoding="utf-8")
 PAGES_WITH_CODE = [page for page in PAGES if rest_blocks(page.read_text(encoding="utf-8"))]
 
 
-def data_page(namespace: dict[str, object]) -> None:
-    """Images of the reader's own: the arrays and the file that the page speaks of."""
+def data_page(namespace: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of the reader's own: the arrays and the files that the page speaks of."""
     images = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)
     namespace |= {"numpy": np, "train": images[:8], "valid": images[8:10], "test": images[10:]}
     np.savez("mine.npz", train=images[:8], valid=images[8:10], test=images[10:])
+    faces = {"images": np.random.default_rng(1).integers(0, 256, (8, 48, 48), dtype=np.uint8)}
+    faces["folds"] = np.array([0, 0, 1, 1, 1, 2, 3, 3])[:, None].repeat(5, axis=1)
+    reader = types.SimpleNamespace(io=types.SimpleNamespace(loadmat={"TFD_48x48.mat": faces}.__getitem__))
+    monkeypatch.setitem(sys.modules, "scipy", reader)  # which need not be installed
+    monkeypatch.setitem(sys.modules, "scipy.io", reader.io)
 
 
 READERS_OWN = {"data": data_page}
@@ -58,6 +67,23 @@ def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     namespace: dict[str, object] = {"__name__": page.stem}
-    READERS_OWN.get(page.stem, lambda namespace: None)(namespace)
+    if page.stem in READERS_OWN:
+        READERS_OWN[page.stem](namespace, monkeypatch)
     for index, block in enumerate(rest_blocks(page.read_text(encoding="utf-8"))):
         run(block, namespace, f"{page.name} block {index}")
+
+
+@pytest.mark.parametrize("name", ["dagfisher._settings", "dagfisher.datasets"])
+def test_the_examples_of_a_docstring_give_what_they_show(name: str) -> None:
+    module = importlib.import_module(name)
+    namespace = dict(vars(module))
+    for example in doctest.DocTestParser().get_examples(module.__doc__ or ""):
+        if example.want:
+            assert repr(eval(example.source, namespace)) == example.want.strip()
+        else:
+            run(example.source, namespace, name)
+
+
+def test_no_other_docstring_has_examples() -> None:
+    files = {path for path in (ROOT / "dagfisher").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")}
+    assert files == {ROOT / "dagfisher" / "_settings.py", ROOT / "dagfisher" / "datasets" / "__init__.py"}
