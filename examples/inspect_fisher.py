@@ -60,8 +60,9 @@ if __name__ == "__main__":
 
     staleness = inspect.staleness(trainer.optimizer, closure, ages=(0, 1, 2, 5) if options.quick else inspect.AGES)
     figures["staleness"] = staleness.figure()
+    print("angle between reused and fresh natural gradient, by the steps since the refresh:")
     for age, angle in zip(staleness.ages, staleness.whole):
-        print(f"{age:3d} steps after a refresh: {angle:.0f}°")
+        print(f"  {age:3d}: {angle:.0f}°")
 
     trainer.optimizer.zero_grad()
     closure()

@@ -120,6 +120,7 @@ if __name__ == "__main__":
         lines.append(
             [curve.label, str(BATCH[name]), f"{steps:,}", f"{curve.seconds[-1]:.1f}", f"{curve.values[-1]:.2f}"]
         )
+    print()  # between this table and that of the layers
     print(table(["gradient", "batch", "steps", "seconds", f"test bound, {data.label}"], lines))
     plots.draw_curves(
         curves, options.out, title=f"Convolutional VAE on {data.label}", quantity="evidence lower bound (nats)"
