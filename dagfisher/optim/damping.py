@@ -7,9 +7,9 @@ a minibatch knows; if they say less, α may be smaller. So α is multiplied by t
 costs one solve and one product with the rows, and no evaluation of the loss.
 
 The fresh samples judge the step, not the directions that neither of the two has seen. Noisy gradients have a part
-along those too, and a small α makes it long. So α stays above a floor where all layers are stochastic. The floor is
-higher the fewer samples there are for each parent, and it is gone where gradients vanish: there is no noise in them.
-Models with deterministic layers have less noise, from reparametrised samples, and no floor.
+along those too, and a small α makes it long. So α stays above a floor. The floor is higher the fewer samples there are
+for each parent, and it is gone where gradients vanish: there is no noise in them. It is lower in models with
+deterministic layers, whose gradients come from reparametrised samples and have less noise.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ MOST = 2.0
 """One refresh multiplies or divides the damping by at most this."""
 LEAST, LARGEST = 1e-5, 1e7
 """The bounds of a damping that is found."""
-FLOOR, SHARE = 0.1, 3.0
-"""The highest floor, and the floor of a block of d parents made of n samples, in units of d / n."""
+FLOOR, LOWER_FLOOR = 0.1, 0.03
+"""The highest floor where all layers are stochastic, and in models with deterministic layers."""
+SHARE = 3.0
+"""The floor of a block of d parents made of n samples, in units of d / n, where that is less."""
 NOISY = 0.01
 """A floor is whole where the predicted curvature of a step is this for each unit, or more, and in proportion below."""
 
@@ -110,7 +112,15 @@ def adapted(damping: float, found: float, predicted: float, floor: float = LEAST
     return min(max(wanted, damping / MOST, LEAST), damping * MOST, LARGEST)
 
 
-def floor_of(units: int, parents: int, samples: int, predicted: float) -> float:
-    """The least damping of a stochastic layer, made of so many samples, whose step has that predicted curvature."""
-    whole = min(FLOOR, SHARE * parents / max(samples, 1))
+def floor_of(units: int, parents: int, samples: int, predicted: float, stochastic: bool = True) -> float:
+    """The least damping of a layer whose blocks are made of so many samples.
+
+    Args:
+        units: of the layer.
+        parents: of a unit.
+        samples: outputs of each unit that the blocks are made of.
+        predicted: the curvature that the last Fisher predicts for the step.
+        stochastic: whether all layers of the model are.
+    """
+    whole = min(FLOOR if stochastic else LOWER_FLOOR, SHARE * parents / max(samples, 1))
     return max(LEAST, whole * min(1.0, predicted / (NOISY * units))) if predicted > 0 else LEAST

@@ -31,7 +31,7 @@ from ..fisher import Grams, LayerFisher, Rows, damped_blocks, joined, normalised
 from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
 from ..parameter import ParameterDeclaration
-from .damping import LARGEST, LEAST, Compared, adapted, first_damping, floor_of, predictions
+from .damping import LARGEST, Compared, adapted, first_damping, floor_of, predictions
 from .distributed import Collected, consult, joined_by, mean_samples, settings_at
 from .layer import MOST_KEPT, Refreshed, TrainedLayer, number_of
 from .settings import AUTO, USUAL, chosen
@@ -280,9 +280,8 @@ def _damp(layer: TrainedLayer, problems: Cut, predicted: Tensor | None, step: in
         if predicted is None:
             return Damped(fisher.damping, None)
         found, expected = yield predicted
-        floor = LEAST
-        if not layer.recorder.follows:  # all layers are stochastic
-            floor = floor_of(sum(fisher.sizes), problems.fresh[0].parents_count, problems.seen, expected)
+        parents, stochastic = problems.fresh[0].parents_count, not layer.recorder.follows
+        floor = floor_of(sum(fisher.sizes), parents, problems.seen, expected, stochastic)
         return Damped(adapted(fisher.damping, found, expected, floor), found / expected if expected > 0 else None)
     value = alpha(step) if callable(alpha) else alpha
     number = number_of(value)

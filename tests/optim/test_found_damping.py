@@ -38,6 +38,7 @@ from dagfisher.optim.damping import (
     FLOOR,
     LARGEST,
     LEAST,
+    LOWER_FLOOR,
     MOST,
     NOISY,
     SHARE,
@@ -140,17 +141,18 @@ def test_a_change_is_by_a_factor_at_most_and_ends_at_the_bounds() -> None:
     parents=st.integers(1, 30),
     samples=st.integers(0, 3000),
     predicted=st.floats(0, 1e30) | st.sampled_from([math.inf, math.nan, -1.0]),
+    stochastic=st.booleans(),
 )
 def test_the_floor_is_lower_the_more_samples_there_are_and_fades_with_the_gradient(
-    units: int, parents: int, samples: int, predicted: float
+    units: int, parents: int, samples: int, predicted: float, stochastic: bool
 ) -> None:
-    found = floor_of(units, parents, samples, predicted)
-    assert LEAST <= found <= FLOOR
+    found, highest = floor_of(units, parents, samples, predicted, stochastic), FLOOR if stochastic else LOWER_FLOOR
+    assert LEAST <= found <= highest
     if predicted > 0:
-        whole = min(FLOOR, SHARE * parents / max(samples, 1))
+        whole = min(highest, SHARE * parents / max(samples, 1))
         assert found == pytest.approx(max(LEAST, whole * min(1.0, predicted / units / NOISY)))
-        assert floor_of(units, parents, 2 * samples, predicted) <= found
-        assert floor_of(units, parents, samples, predicted / 2) <= found
+        assert floor_of(units, parents, 2 * samples, predicted, stochastic) <= found
+        assert floor_of(units, parents, samples, predicted / 2, stochastic) <= found
     else:
         assert found == LEAST
 
@@ -161,6 +163,24 @@ def test_a_floor_is_reached_by_the_same_steps_as_any_damping() -> None:
     assert adapted(0.3, 0.1, 1.0, 0.1) == 0.15
     assert adapted(0.15, 0.1, 1.0, 0.1) == 0.1
     assert adapted(0.3, 3.0, 1.0, 0.1) == 0.6
+
+
+@pytest.mark.parametrize(("hidden", "floor"), [("bernoulli", FLOOR), ("deterministic", LOWER_FLOOR)])
+def test_the_floor_is_lower_where_there_are_deterministic_layers(hidden: str, floor: float) -> None:
+    """The same samples again and again leave only α as the difference between found and predicted: it falls."""
+    torch.manual_seed(0)
+    below = dagfisher.declare(nn.Linear(4, 3).double(), hidden)
+    head = dagfisher.nn.BernoulliLinear(3, 2, dtype=F64)
+    opt = built([*below.named_parameters("below"), *head.named_parameters("head")], lr=0.0)
+    x = data(20, 4, seed=0)
+    for _ in range(12):
+        opt.zero_grad()
+        out = head(torch.tanh(below(x)))
+        if hidden == "deterministic":
+            opt.sample_fisher(torch.Generator().manual_seed(0))
+        (out - 3).square().mean().backward()
+        opt.step()
+    assert shown(opt, "damping")[1] == floor
 
 
 # Where it starts
