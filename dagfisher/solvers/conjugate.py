@@ -38,6 +38,7 @@ from .rates import Rates, rates
 from .reductions import (
     FEW,
     PARTIAL,
+    Kept,
     diagonal_along,
     drop_rows,
     few_directions,
@@ -91,7 +92,7 @@ class Conjugate(AskingSolver):
         n, d, units, blocks, update_every, _, _, tolerance = shape
         known, size = rates(device), min(n, d)
         if update_every == 1 and tolerance >= LOOSE:
-            step = 3 * iteration_cost(n, d, units, known) + 16 * known.operation
+            step = 3 * iteration_cost(n, d, units, known) + 6 * known.operation
             step += 2.0 * units * n * d + n * n * d if n < d else 0.0
             return Cost(step, n * (blocks + d))
         iteration = 2.0 * units * n * size + OPERATIONS * known.operation
@@ -157,17 +158,18 @@ class Conjugate(AskingSolver):
     def _searched(cls, problem: RowProblem) -> tuple[Conjugate | Plain, Tensor]:
         """The solver that is expected to be cheapest over its uses; every choice looks at the numbers before it."""
         alpha = problem.damping
-        kept, weights, every = drop_rows(problem)
+        reduced = drop_rows(problem)
+        kept, weights, every, _ = reduced
         n, d = kept.shape
         size, known = n if 2 * n <= d else d, rates(kept.device)
         whole = full_basis(len(kept), size, problem.blocks, problem.update_every, known)
         if problem.update_every > 1 and not whole:
-            narrow = cls._narrow(problem, kept, weights, every)
+            narrow = cls._narrow(problem, reduced)
             if narrow is not None:
                 return narrow, narrow.solve(problem.gradient)
         if problem.update_every == 1 and problem.tolerance >= LOOSE:
             basis_cost = n * d * size + (known.eigh * size**3 if whole else 2.0 * d * size * PARTIAL)
-            quick = cls._quick(problem, kept, weights, every, basis_cost + 40 * known.operation)
+            quick = cls._quick(problem, reduced, basis_cost + 40 * known.operation)
             if quick is not None:
                 return quick
         rows = kept
@@ -203,10 +205,9 @@ class Conjugate(AskingSolver):
         return solver, solver._leave_basis(problem.gradient, inside, solution)
 
     @classmethod
-    def _quick(
-        cls, problem: RowProblem, rows: Tensor, weights: Tensor, every: Tensor, spare: float
-    ) -> tuple[Conjugate | Plain, Tensor] | None:
+    def _quick(cls, problem: RowProblem, kept: Kept, spare: float) -> tuple[Conjugate | Plain, Tensor] | None:
         """A solver for one use, with next to nothing prepared; None if it seems that a basis, for `spare`, pays."""
+        rows, weights, every, lost = kept
         (n, d), known = rows.shape, rates(rows.device)
         iteration = iteration_cost(n, d, problem.units, known)
         solver: Conjugate | Plain = Plain(rows, weights.T.contiguous(), problem.damping, 0)
@@ -215,7 +216,7 @@ class Conjugate(AskingSolver):
             along = diagonal_along(directions, rows, weights, problem.damping)
             solver = cls(rows, solver.weights, None, along[0], None, directions, along[1], problem.damping, 0)
         descent = solver.descent(problem.gradient)
-        found = attempt(descent, iterated_share(problem), problem.total, spare / iteration)
+        found = attempt(descent, problem.tolerance - lost, problem.total, spare / iteration)
         if found is None:
             return None
         solver.iterations = found
@@ -257,11 +258,12 @@ class Conjugate(AskingSolver):
         return best, best_solution
 
     @classmethod
-    def _narrow(cls, problem: RowProblem, rows: Tensor, weights: Tensor, every: Tensor) -> Conjugate | None:
+    def _narrow(cls, problem: RowProblem, kept: Kept) -> Conjugate | None:
         """A solver without iterations: some leading directions exactly, all that is outside by its mean for each unit.
 
         None if the tolerance needs so many directions that iterating should be cheaper.
         """
+        rows, weights, every, _ = kept
         n, d = rows.shape
         units, blocks, known = problem.units, problem.blocks, rates(rows.device)
         spare = 2 * (2.0 * units * n * min(n, d) + OPERATIONS * known.operation) + 2.0 * units * d * min(n, d)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from .._reading import reads_freely
+from .plain import LOOSE
 from .problems import RowProblem
-from .rates import Rates
+from .rates import Rates, rates
 from .spd import eigenvectors
 
 DROP_SHARE = 0.2
 """The part of the tolerance that left-out rows may use up."""
 PARTIAL = 32
 """Directions of a partial basis."""
+SMALL = 4
+"""Operations in whose time all rows of a small layer are multiplied once."""
 FEW = 8
 """Directions of a basis for one use."""
 
@@ -24,24 +29,43 @@ def weighted_gram(rows: Tensor, weights: Tensor) -> Tensor:
     return gram
 
 
-def drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows that matter at this tolerance, their weights, and those of all units that are prepared together."""
+class Kept(NamedTuple):
+    """The rows that matter at a tolerance."""
+
+    rows: Tensor
+    """(n' × d)."""
+    weights: Tensor
+    """Theirs, (n' × blocks)."""
+    every: Tensor
+    """The weights of all units that are prepared together."""
+    lost: float
+    """The relative residual that the other rows can cause, at most `DROP_SHARE` of the tolerance."""
+
+
+def drop_rows(problem: RowProblem) -> Kept:
+    """The rows without those whose whole contribution stays below a share of the tolerance."""
     parents, weights, every = problem.parents, problem.weights, problem.every_weight
+    whole = Kept(parents, weights, every, 0.0)
     if not reads_freely(parents.device):  # how many rows matter is not worth a question
-        return parents, weights, every
+        return whole
+    product = 2.0 * problem.units * parents.numel()
+    if problem.update_every == 1 and problem.tolerance >= LOOSE and product < SMALL * rates(parents.device).operation:
+        return whole  # finding them costs more than a few products with all rows
     reach = torch.linalg.vector_norm(parents, dim=1).square_().mul_(every.amax(1))
     budget = DROP_SHARE * problem.tolerance * problem.damping
     if float(reach.amin()) > budget:
-        return parents, weights, every
+        return whole
     ordered, order = reach.sort()
-    first = min(int((ordered.cumsum(0) <= budget).sum()), len(order) - 1)
+    sums = ordered.cumsum(0)
+    first = min(int((sums <= budget).sum()), len(sums) - 1)
     kept = order[first:].sort().values
     own = weights[kept]
-    return parents[kept], own, own if every is weights else every[kept]
+    own_every = own if every is weights else every[kept]
+    return Kept(parents[kept], own, own_every, float(sums[first - 1]) / problem.damping if first else 0.0)
 
 
 def iterated_share(problem: RowProblem) -> float:
-    """The relative residual that `drop_rows` leaves to iterations."""
+    """The relative residual that `drop_rows` leaves to iterations, however many rows it left out."""
     return max((1 - DROP_SHARE) * problem.tolerance, torch.finfo(problem.parents.dtype).eps)
 
 
