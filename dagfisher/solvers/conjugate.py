@@ -38,7 +38,6 @@ from .rates import Rates, rates
 from .reductions import (
     FEW,
     PARTIAL,
-    Kept,
     diagonal_along,
     drop_rows,
     few_directions,
@@ -158,18 +157,17 @@ class Conjugate(AskingSolver):
     def _searched(cls, problem: RowProblem) -> tuple[Conjugate | Plain, Tensor]:
         """The solver that is expected to be cheapest over its uses; every choice looks at the numbers before it."""
         alpha = problem.damping
-        reduced = drop_rows(problem)
-        kept, weights, every, _ = reduced
+        kept, weights, every = drop_rows(problem)
         n, d = kept.shape
         size, known = n if 2 * n <= d else d, rates(kept.device)
         whole = full_basis(len(kept), size, problem.blocks, problem.update_every, known)
         if problem.update_every > 1 and not whole:
-            narrow = cls._narrow(problem, reduced)
+            narrow = cls._narrow(problem, kept, weights, every)
             if narrow is not None:
                 return narrow, narrow.solve(problem.gradient)
         if problem.update_every == 1 and problem.tolerance >= LOOSE:
             basis_cost = n * d * size + (known.eigh * size**3 if whole else 2.0 * d * size * PARTIAL)
-            quick = cls._quick(problem, reduced, basis_cost + 40 * known.operation)
+            quick = cls._quick(problem, kept, weights, every, basis_cost + 40 * known.operation)
             if quick is not None:
                 return quick
         rows = kept
@@ -205,9 +203,10 @@ class Conjugate(AskingSolver):
         return solver, solver._leave_basis(problem.gradient, inside, solution)
 
     @classmethod
-    def _quick(cls, problem: RowProblem, kept: Kept, spare: float) -> tuple[Conjugate | Plain, Tensor] | None:
+    def _quick(
+        cls, problem: RowProblem, rows: Tensor, weights: Tensor, every: Tensor, spare: float
+    ) -> tuple[Conjugate | Plain, Tensor] | None:
         """A solver for one use, with next to nothing prepared; None if it seems that a basis, for `spare`, pays."""
-        rows, weights, every, lost = kept
         (n, d), known = rows.shape, rates(rows.device)
         iteration = iteration_cost(n, d, problem.units, known)
         solver: Conjugate | Plain = Plain(rows, weights.T.contiguous(), problem.damping, 0)
@@ -216,7 +215,7 @@ class Conjugate(AskingSolver):
             along = diagonal_along(directions, rows, weights, problem.damping)
             solver = cls(rows, solver.weights, None, along[0], None, directions, along[1], problem.damping, 0)
         descent = solver.descent(problem.gradient)
-        found = attempt(descent, problem.tolerance - lost, problem.total, spare / iteration)
+        found = attempt(descent, iterated_share(problem), problem.total, spare / iteration)
         if found is None:
             return None
         solver.iterations = found
@@ -258,12 +257,11 @@ class Conjugate(AskingSolver):
         return best, best_solution
 
     @classmethod
-    def _narrow(cls, problem: RowProblem, kept: Kept) -> Conjugate | None:
+    def _narrow(cls, problem: RowProblem, rows: Tensor, weights: Tensor, every: Tensor) -> Conjugate | None:
         """A solver without iterations: some leading directions exactly, all that is outside by its mean for each unit.
 
         None if the tolerance needs so many directions that iterating should be cheaper.
         """
-        rows, weights, every, _ = kept
         n, d = rows.shape
         units, blocks, known = problem.units, problem.blocks, rates(rows.device)
         spare = 2 * (2.0 * units * n * min(n, d) + OPERATIONS * known.operation) + 2.0 * units * d * min(n, d)

@@ -59,7 +59,7 @@ class MaskedConjugate(AskingSolver):
 
     @classmethod
     def asking(cls, problem: MaskedProblem) -> Asking[tuple[MaskedConjugate, Tensor]]:
-        rows, weights, every, _ = drop_rows(problem)
+        rows, weights, every = drop_rows(problem)
         alpha, d = problem.damping, rows.shape[1]
         gram = weighted_gram(rows, every)
         whole = full_basis(len(rows), d, problem.blocks, problem.update_every, rates(rows.device))

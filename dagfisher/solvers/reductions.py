@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -29,23 +27,10 @@ def weighted_gram(rows: Tensor, weights: Tensor) -> Tensor:
     return gram
 
 
-class Kept(NamedTuple):
-    """The rows that matter at a tolerance."""
-
-    rows: Tensor
-    """(n' × d)."""
-    weights: Tensor
-    """Theirs, (n' × blocks)."""
-    every: Tensor
-    """The weights of all units that are prepared together."""
-    lost: float
-    """The relative residual that the other rows can cause, at most `DROP_SHARE` of the tolerance."""
-
-
-def drop_rows(problem: RowProblem) -> Kept:
-    """The rows without those whose whole contribution stays below a share of the tolerance."""
+def drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows that matter at this tolerance, their weights, and those of all units that are prepared together."""
     parents, weights, every = problem.parents, problem.weights, problem.every_weight
-    whole = Kept(parents, weights, every, 0.0)
+    whole = parents, weights, every
     if not reads_freely(parents.device):  # how many rows matter is not worth a question
         return whole
     product = 2.0 * problem.units * parents.numel()
@@ -56,16 +41,14 @@ def drop_rows(problem: RowProblem) -> Kept:
     if float(reach.amin()) > budget:
         return whole
     ordered, order = reach.sort()
-    sums = ordered.cumsum(0)
-    first = min(int((sums <= budget).sum()), len(sums) - 1)
+    first = min(int((ordered.cumsum(0) <= budget).sum()), len(order) - 1)
     kept = order[first:].sort().values
     own = weights[kept]
-    own_every = own if every is weights else every[kept]
-    return Kept(parents[kept], own, own_every, float(sums[first - 1]) / problem.damping if first else 0.0)
+    return parents[kept], own, own if every is weights else every[kept]
 
 
 def iterated_share(problem: RowProblem) -> float:
-    """The relative residual that `drop_rows` leaves to iterations, however many rows it left out."""
+    """The relative residual that `drop_rows` leaves to iterations."""
     return max((1 - DROP_SHARE) * problem.tolerance, torch.finfo(problem.parents.dtype).eps)
 
 
