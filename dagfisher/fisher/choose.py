@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -10,6 +12,7 @@ from .._text import table
 from ..errors import SettingError
 from ..solvers import SOLVERS, BlockShape, Cost, Problem, RowProblem, Solver, solver_names
 from ..solvers.problems import Kind
+from ..solvers.rates import rates
 
 MEMORY_LIMIT = 2**28
 """Numbers that a solver chosen by "auto" may keep per layer (1 GiB in float32)."""
@@ -78,7 +81,13 @@ def choose(shape: BlockShape, damping: float, device: torch.device) -> Choice:
         damping: α; with 0, only solvers that need no damping are considered.
         device: whose costs count.
     """
-    candidates = {name: solver for name, solver in SOLVERS.items() if _can(solver, shape, damping)}
+    return _choice(shape, damping > 0, device, tuple(solver.cost for solver in SOLVERS.values()), rates(device))
+
+
+@lru_cache(maxsize=1024)
+def _choice(shape: BlockShape, damped: bool, device: torch.device, *known: Any) -> Choice:
+    """As `choose`; remembered as long as what is `known` of costs is the same."""
+    candidates = {name: solver for name, solver in SOLVERS.items() if _can(solver, shape, damped)}
     costs = {name: cost for name, solver in candidates.items() if (cost := solver.cost(shape, device)) is not None}
     fitting = {name: cost for name, cost in costs.items() if cost.numbers <= MEMORY_LIMIT}
     if fitting:
@@ -86,7 +95,7 @@ def choose(shape: BlockShape, damping: float, device: torch.device) -> Choice:
         reason = "the least expected cost per step"
         if len(fitting) < len(costs):
             reason += f", of those that keep at most {MEMORY_LIMIT:.1e} numbers"
-        if damping == 0:
+        if not damped:
             reason += ", of those that need no damping"
         if not shape.rows:
             reason += ", of those that need no rows"
@@ -95,10 +104,10 @@ def choose(shape: BlockShape, damping: float, device: torch.device) -> Choice:
     return Choice(name, "the least memory; none keeps its numbers within the limit", costs)
 
 
-def _can(solver: type[Solver], shape: BlockShape, damping: float) -> bool:
+def _can(solver: type[Solver], shape: BlockShape, damped: bool) -> bool:
     """Whether it solves blocks of this shape, and not an approximation of them."""
     rows = shape.rows > 0 or not solver.needs_rows
-    return solver.exact and shape.kind in solver.kinds and rows and (damping > 0 or not solver.needs_damping)
+    return solver.exact and shape.kind in solver.kinds and rows and (damped or not solver.needs_damping)
 
 
 def solver_for(problem: Problem, setting: str) -> type[Solver]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,7 +56,7 @@ class LayerFisher:
         """
         sizes = tuple(segment.units for segment in segments)
         tasks: list[Asking[tuple[Solver, Tensor]]] = []
-        for segment, g in zip(segments, torch.split(gradient, list(sizes)), strict=True):
+        for segment, g in zip(segments, _parts(gradient, sizes), strict=True):
             problem = segment.problem(damping, g, tolerance, update_every)
             tasks.append(solver_for(problem, solver).asking(problem))
         prepared = yield from joint(tasks)
@@ -69,9 +70,7 @@ class LayerFisher:
 
     def runs(self, gradient: Tensor) -> list[tuple[Solver, Tensor]]:
         """Each solver and the gradient of its units."""
-        if len(self.solvers) == 1:
-            return [(self.solvers[0], gradient)]
-        return list(zip(self.solvers, torch.split(gradient, list(self.sizes)), strict=True))
+        return list(zip(self.solvers, _parts(gradient, self.sizes), strict=True))
 
     def require_fitting(self, gradient: Tensor) -> None:
         """Raise some error unless gradients like this one, which is zero, can be solved for."""
@@ -101,6 +100,11 @@ def damped_blocks(segments: list[Segment], damping: float) -> Tensor:
         for segment in segments
     ]
     return torch.cat(parts) / (1 + damping)
+
+
+def _parts(gradient: Tensor, sizes: tuple[int, ...]) -> Sequence[Tensor]:
+    """The gradient, (units × d), of each run of so many units."""
+    return [gradient] if len(sizes) == 1 else torch.split(gradient, list(sizes))
 
 
 def _each(blocks: Tensor, units: int, coupled: bool) -> Tensor:

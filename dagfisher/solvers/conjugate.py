@@ -91,7 +91,7 @@ class Conjugate(AskingSolver):
         n, d, units, blocks, update_every, _, _, tolerance = shape
         known, size = rates(device), min(n, d)
         if update_every == 1 and tolerance >= LOOSE:
-            step = 3 * iteration_cost(n, d, units, known) + 16 * known.operation
+            step = 3 * iteration_cost(n, d, units, known) + 6 * known.operation
             step += 2.0 * units * n * d + n * n * d if n < d else 0.0
             return Cost(step, n * (blocks + d))
         iteration = 2.0 * units * n * size + OPERATIONS * known.operation

@@ -86,7 +86,7 @@ class PlainDescent:
 
     def __init__(self, solver: Plain, gradient: Tensor) -> None:
         self._rows, self._weights, self._alpha = solver.rows, solver.weights, solver.damping
-        self._square_r = self._square_p = squares(gradient)
+        self._square_r = self._square_p = self._before = squares(gradient)
         self._tiny = torch.finfo(gradient.dtype).tiny
 
     @property
@@ -102,16 +102,15 @@ class PlainDescent:
         """Go along the direction; the last time, the residual is not needed any more."""
         seen = self._seen()
         weighted = seen * self._weights
-        form = seen.mul(weighted).sum(1, keepdim=True).add_(self._square_p, alpha=self._alpha)
-        self._before = self._square_r.clamp_min(self._tiny)
+        form = (seen * weighted).sum(1, keepdim=True).add_(self._square_p, alpha=self._alpha)
         length = self._square_r / form.clamp_min_(self._tiny)
         self._advance(length)
         if not last:
-            self._square_r = self._fall(length, seen, weighted).clamp_min_(0)
+            self._before, self._square_r = self._square_r, self._fall(length, seen, weighted)
 
     def turn(self) -> None:
         """Find the next direction."""
-        ratio = self._square_r / self._before
+        ratio = self._square_r / self._before.clamp_min(self._tiny)
         self._turn(ratio)
         self._square_p = torch.addcmul(self._square_r, ratio * ratio, self._square_p)
 
@@ -137,24 +136,26 @@ class AmongParents(PlainDescent):
 
     def __init__(self, solver: Plain, gradient: Tensor) -> None:
         super().__init__(solver, gradient)
-        self._r, self._p, self._x = gradient.clone(), gradient.clone(), torch.zeros_like(gradient)
+        self._r = self._p = gradient
+        self._x: Tensor | None = None
 
     @property
     def solution(self) -> Tensor:
-        return self._x
+        return torch.zeros_like(self._p) if self._x is None else self._x
 
     def _seen(self) -> Tensor:
         return self._p @ self._rows.T
 
     def _advance(self, length: Tensor) -> None:
-        self._x.addcmul_(length, self._p)
+        self._x = length * self._p if self._x is None else self._x.addcmul_(length, self._p)
 
     def _fall(self, length: Tensor, seen: Tensor, weighted: Tensor) -> Tensor:
-        self._r.addcmul_(length, torch.addmm(self._p, weighted, self._rows, beta=self._alpha), value=-1)
+        image = torch.addmm(self._p, weighted, self._rows, beta=self._alpha)
+        self._r = torch.addcmul(self._r, length, image, value=-1)
         return squares(self._r)
 
     def _turn(self, ratio: Tensor) -> None:
-        self._p.mul_(ratio).add_(self._r)
+        self._p = torch.addcmul(self._r, ratio, self._p)
 
 
 class AmongRows(PlainDescent):
@@ -164,32 +165,32 @@ class AmongRows(PlainDescent):
         super().__init__(solver, gradient)
         self._gradient, self._square = gradient, self._square_r
         self._among = self._rows @ self._rows.T
-        self._seen_g = gradient @ self._rows.T
-        self._seen_r, self._seen_p = self._seen_g.clone(), self._seen_g.clone()
-        one, none = torch.ones_like(self._square), torch.zeros_like(self._seen_g)
-        self._a_r, self._a_p, self._a_x = one, one, torch.zeros_like(one)
-        self._c_r, self._c_p, self._c_x = none, none.clone(), none.clone()
+        self._seen_g = self._seen_r = self._seen_p = gradient @ self._rows.T
+        self._a_r = self._a_p = torch.ones_like(self._square_r)
+        self._a_x = torch.zeros_like(self._a_r)
+        self._c_r = self._c_p = self._c_x = torch.zeros_like(self._seen_r)
 
     @property
     def solution(self) -> Tensor:
-        return torch.addmm(self._gradient * self._a_x, self._c_x, self._rows)
+        return (self._gradient * self._a_x).addmm_(self._c_x, self._rows)
 
     def _seen(self) -> Tensor:
         return self._seen_p
 
     def _advance(self, length: Tensor) -> None:
         self._a_x = torch.addcmul(self._a_x, length, self._a_p)
-        self._c_x.addcmul_(length, self._c_p)
+        self._c_x = torch.addcmul(self._c_x, length, self._c_p)
 
     def _fall(self, length: Tensor, seen: Tensor, weighted: Tensor) -> Tensor:
         self._a_r = torch.addcmul(self._a_r, length, self._a_p, value=-self._alpha)
-        self._seen_r.addcmul_(length, torch.addmm(seen, weighted, self._among, beta=self._alpha), value=-1)
-        self._c_r.addcmul_(length, weighted.add_(self._c_p, alpha=self._alpha), value=-1)
+        image = torch.addmm(seen, weighted, self._among, beta=self._alpha)
+        self._seen_r = torch.addcmul(self._seen_r, length, image, value=-1)
+        self._c_r = torch.addcmul(self._c_r, length, weighted.add_(self._c_p, alpha=self._alpha), value=-1)
         # r·r = a r·g + C·(r Uᵀ), and r·g in the same way.
-        along = torch.addcmul((self._c_r * self._seen_g).sum(1, keepdim=True), self._a_r, self._square)
-        return torch.addcmul((self._c_r * self._seen_r).sum(1, keepdim=True), self._a_r, along)
+        both = torch.addcmul(self._seen_r, self._a_r, self._seen_g).mul_(self._c_r).sum(1, keepdim=True)
+        return both.addcmul_(self._a_r * self._a_r, self._square).clamp_min_(0)
 
     def _turn(self, ratio: Tensor) -> None:
         self._a_p = torch.addcmul(self._a_r, ratio, self._a_p)
-        self._c_p.mul_(ratio).add_(self._c_r)
-        self._seen_p.mul_(ratio).add_(self._seen_r)
+        self._c_p = torch.addcmul(self._c_r, ratio, self._c_p)
+        self._seen_p = torch.addcmul(self._seen_r, ratio, self._seen_p)

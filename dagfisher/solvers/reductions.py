@@ -6,14 +6,17 @@ import torch
 from torch import Tensor
 
 from .._reading import reads_freely
+from .plain import LOOSE
 from .problems import RowProblem
-from .rates import Rates
+from .rates import Rates, rates
 from .spd import eigenvectors
 
 DROP_SHARE = 0.2
 """The part of the tolerance that left-out rows may use up."""
 PARTIAL = 32
 """Directions of a partial basis."""
+SMALL = 4
+"""Operations in whose time all rows of a small layer are multiplied once."""
 FEW = 8
 """Directions of a basis for one use."""
 
@@ -27,12 +30,16 @@ def weighted_gram(rows: Tensor, weights: Tensor) -> Tensor:
 def drop_rows(problem: RowProblem) -> tuple[Tensor, Tensor, Tensor]:
     """The rows that matter at this tolerance, their weights, and those of all units that are prepared together."""
     parents, weights, every = problem.parents, problem.weights, problem.every_weight
+    whole = parents, weights, every
     if not reads_freely(parents.device):  # how many rows matter is not worth a question
-        return parents, weights, every
+        return whole
+    product = 2.0 * problem.units * parents.numel()
+    if problem.update_every == 1 and problem.tolerance >= LOOSE and product < SMALL * rates(parents.device).operation:
+        return whole  # finding them costs more than a few products with all rows
     reach = torch.linalg.vector_norm(parents, dim=1).square_().mul_(every.amax(1))
     budget = DROP_SHARE * problem.tolerance * problem.damping
     if float(reach.amin()) > budget:
-        return parents, weights, every
+        return whole
     ordered, order = reach.sort()
     first = min(int((ordered.cumsum(0) <= budget).sum()), len(order) - 1)
     kept = order[first:].sort().values

@@ -14,6 +14,7 @@ from dagfisher.errors import NonFiniteError, SampleWeightError, SettingError
 from dagfisher.fisher import MEMORY_LIMIT, Columns, Grams, LayerFisher, Rows, choose_solver
 from dagfisher.fisher.rows import merge_rows
 from dagfisher.fisher.segments import RowSegment
+from dagfisher.solvers import BlockShape, Cost, Woodbury
 
 F64 = torch.float64
 
@@ -179,6 +180,22 @@ def test_few_parents_are_solved_densely_and_few_samples_by_woodbury() -> None:
 
 def test_the_largest_layer_of_an_mnist_machine_is_solved_iteratively() -> None:
     assert choose_solver(320, 301, 784, damping=0.2, update_every=1).name == "conjugate"
+
+
+def test_what_is_chosen_for_a_shape_is_remembered_until_a_cost_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def cost(shape: BlockShape, device: torch.device) -> Cost:
+        asked.append(shape)
+        return Cost(1.0, 1.0)
+
+    before = choose_solver(500, 5, 20, update_every=1000)
+    monkeypatch.setattr(Woodbury, "cost", cost)
+    assert choose_solver(500, 5, 20, update_every=1000).name == "woodbury"
+    assert choose_solver(500, 5, 20, update_every=1000).name == "woodbury"
+    assert len(asked) == 1
+    monkeypatch.undo()
+    assert choose_solver(500, 5, 20, update_every=1000) == before
 
 
 def test_what_does_not_fit_in_memory_is_not_chosen() -> None:

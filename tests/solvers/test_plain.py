@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from reference import Case, blocks_of, cases, relative_error, solve_rows
 from torch import Tensor
 
+from dagfisher import choose_solver
 from dagfisher.solvers import Conjugate, Plain, RowProblem, Solver
 from dagfisher.solvers.descent import attempt
 from dagfisher.solvers.plain import LOOSE, AmongParents, AmongRows
-from dagfisher.solvers.reductions import FEW
+from dagfisher.solvers.reductions import FEW, drop_rows
 
 F64 = torch.float64
 
@@ -84,6 +85,23 @@ def test_it_is_taken_where_it_is_enough_and_nowhere_else() -> None:
     problem = random_problem(60, 30, 20, 0.3)
     problem.update_every = 2
     assert isinstance(Conjugate.begin(problem)[0], Conjugate)
+
+
+def test_rows_of_a_small_layer_stay_where_they_serve_one_step() -> None:
+    """Finding those that do not matter would cost more than multiplying them."""
+    small, large = (random_problem(400, 40, units, 0.3) for units in (20, 400))
+    for problem in (small, large):
+        problem.weights[:300] = 0
+    assert drop_rows(small)[0] is small.parents
+    assert len(drop_rows(large)[0]) == 100
+    small.update_every = 2
+    assert len(drop_rows(small)[0]) == 100
+
+
+def test_for_one_step_at_a_loose_tolerance_tiny_layers_iterate_too() -> None:
+    assert choose_solver(320, 11, 15, tolerance=LOOSE).name == "conjugate"
+    assert choose_solver(320, 11, 15, tolerance=0.9 * LOOSE).name == "dense"
+    assert choose_solver(320, 11, 15, tolerance=LOOSE, update_every=50).name == "dense"
 
 
 def test_iterations_that_converge_too_slowly_give_way_to_a_basis() -> None:
