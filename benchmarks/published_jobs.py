@@ -74,6 +74,11 @@ class Experiment:
         return f"{self.name}: {self.asks}"
 
 
+MORE_SLEEP: dict[str, Any] = {"algorithm": "nrws", "lr": 0.1, "damping": 0.2, "update_every": 100, "momentum": 0.0}
+MORE_SLEEP |= {"trust_region": "none", "batch_size": 32, "samples": 10, "sleep_steps": 3}
+"""What was best among the ingredients of `ablation.py`, for as many epochs as the others: more steps, and more sleep."""
+
+
 def _preset(experiment: str, name: str, epochs: int, seeds: Sequence[int] = SEEDS, **more: Any) -> list[Job]:
     """The settings of a published row, for so many epochs."""
     preset = PRESETS[name]
@@ -94,9 +99,11 @@ def _ours_mini(data: str) -> Callable[[float], list[Job]]:
     rows = zip(("nrws", "rws", "ws"), reversed(figures), strict=True)
     common = {"data": "mini-mnist", "binarisation": data.upper(), "epochs": 40}
     name, source = f"mini-{data}-ours", "thesis, Table D.1, 500 epochs"
+    found = [(row, {"algorithm": row}, figure) for row, figure in rows]
+    found.append(("nrws, more sleep", MORE_SLEEP, figures[-1]))
     jobs = [
-        Job(name, row, seed, {**common, "algorithm": row}, 40, published=(figure, source), final=ALL)
-        for row, figure in rows
+        Job(name, row, seed, {**common, **more}, 40, published=(figure, source), final=ALL)
+        for row, more, figure in found
         for seed in SEEDS
     ]
     return lambda hours: jobs

@@ -25,7 +25,6 @@ DOCS = Path(__file__).resolve().parent
 EXAMPLES, GALLERY, INSPECT = DOCS.parent / "examples", DOCS / "gallery", DOCS / "inspect"
 ARGUMENTS = {
     "compare_algorithms": ["--epochs", "1"],
-    "conv_helmholtz": ["--data", "mini-mnist", "--kinds", "dense/dense,conv/deconv", "--seconds", "10"],
     "gaussian_images": ["--epochs", "1"],
     "train_mnist": ["--epochs", "1"],
 }
