@@ -76,7 +76,7 @@ class Experiment:
 
 MORE_SLEEP: dict[str, Any] = {"algorithm": "nrws", "lr": 0.1, "damping": 0.2, "update_every": 100, "momentum": 0.0}
 MORE_SLEEP |= {"trust_region": "none", "batch_size": 32, "samples": 10, "sleep_steps": 3}
-"""What was best among the ingredients of `ablation.py`, for as many epochs as the others: more steps, and more sleep."""
+"""What was best among the ingredients of `ablation.py`: smaller minibatches, and more sleep."""
 
 
 def _preset(experiment: str, name: str, epochs: int, seeds: Sequence[int] = SEEDS, **more: Any) -> list[Job]:
