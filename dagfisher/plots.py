@@ -208,12 +208,14 @@ def depth_colours(count: int) -> list[str]:
 
 
 def _limits(lines: Sequence[Sequence[float]]) -> tuple[float | None, float | None]:
-    """A range that shows the curves from their first fifth on; what lies far below is cut."""
+    """A range that shows the curves from their first fifth on, and of a steep one the part where the others are."""
     top = max((value for line in lines for value in line), default=None)
-    late = [value for line in lines for value in line[len(line) // 5 :]]
-    if top is None or min(late) == top:
+    late = sorted(value for line in lines for value in line[len(line) // 5 :])
+    if top is None or late[0] == top:
         return None, None
-    return min(late) - 0.05 * (top - min(late)), top + 0.05 * (top - min(late))
+    middle = late[len(late) // 2]
+    low = max(late[0], top - 5 * (top - middle)) if middle < top else late[0]
+    return low - 0.05 * (top - low), top + 0.05 * (top - low)
 
 
 def require_matplotlib() -> None:

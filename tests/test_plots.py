@@ -52,6 +52,7 @@ def test_limits_leave_the_first_steps_out() -> None:
     low, high = plots._limits([[-200.0, -40.0, -35.0, -33.0, -32.0], [-100.0, -34.0, -32.0, -31.0, -30.0]])
     assert low is not None and -41 < low < -40
     assert high is not None and -30 < high < -29
+    assert plots._limits([[-999.0, -900.0, -40.0], [-31.0, -31.0, -30.0]]) == pytest.approx((-35.25, -29.75))
     assert plots._limits([]) == (None, None)
     assert plots._limits([[-1.0]]) == (None, None)
 
