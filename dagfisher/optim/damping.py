@@ -108,8 +108,8 @@ def adapted(damping: float, found: float, predicted: float, floor: float = LEAST
     """The damping at which about as much curvature should be found as predicted, or the floor if that is more."""
     if not (found >= 0 and 0 < predicted < math.inf):  # a gradient of zero tells nothing, nor do overflows
         return damping
-    wanted = max(damping * (found / predicted), floor)
-    return min(max(wanted, damping / MOST, LEAST), damping * MOST, LARGEST)
+    wanted = min(max(damping * (found / predicted), floor, damping / MOST), damping * MOST)
+    return min(max(wanted, LEAST), LARGEST)  # what was given before may be out of bounds
 
 
 def floor_of(units: int, parents: int, samples: int, predicted: float, stochastic: bool = True) -> float:
