@@ -14,12 +14,27 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from by_hand import SOLVERS, Net, affine, array, assert_close, backward, data, loss, natural, optimizer, same, scaled
+from by_hand import (
+    SOLVERS,
+    Net,
+    affine,
+    array,
+    assert_close,
+    backward,
+    data,
+    loss,
+    natural,
+    optimizer,
+    same,
+    scaled,
+    shown,
+)
 from torch import Tensor, nn
 
 import dagfisher
 from dagfisher import DAGNaturalGradient, sample_weights
 from dagfisher.errors import CheckpointError, SettingError
+from dagfisher.optim.damping import SHARE
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without torch.distributed")
 
@@ -116,6 +131,22 @@ def find(model: nn.Module, rank: int | None) -> list[list[float]]:
     return found
 
 
+def fall(rank: int) -> list[float]:
+    """The dampings that the layers end with where little curvature and a large gradient bring them to their floors."""
+    model = Net()
+    model.encoder[0].bias.requires_grad_(False)
+    opt = optimizer(model.parameters(), lr=0.0, damping="auto", process_group=dist.group.WORLD)
+    for _ in range(STEPS):
+        opt.zero_grad()
+        for part in share(1e-3 * data(600, 4), rank):
+            (1e4 * loss(model(part))).backward()
+        for p in model.parameters():
+            if p.grad is not None:
+                dist.all_reduce(p.grad)
+        opt.step()
+    return shown(opt, "damping")
+
+
 def join(rank: int, folder: str, world: int) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world, timeout=timedelta(minutes=1)
@@ -135,6 +166,7 @@ def work(rank: int, folder: str) -> None:
             results[name] = model.state_dict()
         model = Net()
         results["found"] = {"dampings": torch.tensor(find(model, rank)), **model.state_dict()}
+        results["floor"] = {"dampings": torch.tensor(fall(rank), dtype=torch.float64)}
     finally:
         dist.destroy_process_group()
     torch.save(results, f"{folder}/{rank}.pt")
@@ -194,6 +226,13 @@ def test_two_processes_find_their_damping_as_one(trained: list[dict[str, dict[st
         torch.testing.assert_close(first[name], value, rtol=1e-6, atol=1e-9)
     ratios = expected["dampings"][1:] / expected["dampings"][:-1]
     assert ((ratios > 0.501) & (ratios < 1.999)).any()  # not only the largest changes
+
+
+def test_the_floor_of_a_damping_is_that_of_the_samples_of_all_processes(
+    trained: list[dict[str, dict[str, Tensor]]],
+) -> None:
+    for processes in trained:
+        assert processes["floor"]["dampings"][0] == SHARE * 4 / 600
 
 
 @pytest.fixture

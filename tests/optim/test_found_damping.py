@@ -183,6 +183,32 @@ def test_the_floor_is_lower_where_there_are_deterministic_layers(hidden: str, fl
     assert shown(opt, "damping")[1] == floor
 
 
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("kind", ["Bernoulli", "heads", "coupled", "convolution", "Gram matrices"])
+def test_the_samples_of_a_floor_are_all_outputs_of_a_unit(
+    kind: str, passes: int, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With little curvature and a large gradient dampings fall to the floor, that of the samples of one refresh."""
+    if "Gram" in kind:
+        monkeypatch.setattr(statistics, "ACCUMULATE", 40)
+    module, firsts, _ = one(kind)
+    for parameter in module.parameters():
+        parameter.requires_grad_(any(parameter is first for first in firsts))
+    opt = built(module.named_parameters(), lr=0.0, window=window)
+    shape = (120, 2, 4, 4) if firsts[0].dim() == 4 else (600, 4)
+    x = 1e-3 * torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=F64)
+    for _ in range(6):
+        opt.zero_grad()
+        for part in x.chunk(passes):
+            (1e4 * (module(part) - 3)).square().sum().div(len(x)).backward()
+        opt.step()
+    found = opt._layers[0].gradient()
+    assert found is not None
+    expected = SHARE * found.shape[1] / (len(x) * (9 if x.dim() == 4 else 1))
+    assert expected < FLOOR and shown(opt, "damping")[0] == expected
+
+
 # Where it starts
 
 
