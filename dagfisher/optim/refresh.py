@@ -305,7 +305,7 @@ def _attempts(layer: TrainedLayer, damped: Damped) -> list[float]:
 
 def _wanted(layer: TrainedLayer, problems: Cut, damping: float, gradient: Tensor, step: int) -> Wanted:
     group = layer.group
-    uses, tolerance = _uses(layer, step), chosen(group, "tolerance")
+    uses, tolerance = _uses(layer, step), float(chosen(group, "tolerance"))
     return Wanted(problems.segments, gradient, damping, group["solver"], tolerance, uses)
 
 

@@ -32,9 +32,10 @@ NUMBERS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("solver", ["conjugate", "auto"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [*NUMBERS, "betas", "update_every", "window"])
-def test_a_number_of_another_library_counts_as_the_number_it_is(name: str, kind: str) -> None:
+def test_a_number_of_another_library_counts_as_the_number_it_is(name: str, kind: str, solver: str) -> None:
     of = KINDS[kind]
     whole = {"update_every": 2, "window": 2}
     value = {**NUMBERS, **whole, "betas": (0.8, 0.9)}[name]
@@ -44,8 +45,8 @@ def test_a_number_of_another_library_counts_as_the_number_it_is(name: str, kind:
         number = tuple(map(of, value)) if name == "betas" else of(value)
     with_window = {} if name in whole else {"window": 2}
     net, twin, file = Net(), Net(), io.BytesIO()
-    opt = built(net, solver="conjugate", **{**with_window, name: number})
-    other = built(twin, solver="conjugate", **{**with_window, name: value})
+    opt = built(net, solver=solver, **{**with_window, name: number})
+    other = built(twin, solver=solver, **{**with_window, name: value})
     train(net, opt, range(3))
     torch.save(opt.state_dict(), file)
     file.seek(0)
