@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -69,8 +69,9 @@ def choose_solver(
     """
     kind: Kind = "masked" if masked else "coupled" if classes > 1 else "plain"
     blocks = 1 if shared and kind == "plain" else units
-    shape = BlockShape(rows, parents, units, blocks, max(1, int(update_every)), kind, classes, tolerance)
-    return choose(shape, damping, torch.device(device))
+    shape = BlockShape(rows, parents, units, blocks, max(1, int(update_every)), kind, classes, float(tolerance))
+    choice = choose(shape, damping, torch.device(device))
+    return replace(choice, costs=dict(choice.costs))  # the remembered one stays as it is
 
 
 def choose(shape: BlockShape, damping: float, device: torch.device) -> Choice:

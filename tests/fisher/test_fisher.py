@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -196,6 +200,18 @@ def test_what_is_chosen_for_a_shape_is_remembered_until_a_cost_changes(monkeypat
     assert len(asked) == 1
     monkeypatch.undo()
     assert choose_solver(500, 5, 20, update_every=1000) == before
+
+
+def test_a_choice_is_the_callers_own() -> None:
+    choice = choose_solver(500, 5, 20)
+    costs = dict(choice.costs)
+    choice.costs.clear()
+    assert choose_solver(500, 5, 20).costs == costs
+
+
+@pytest.mark.parametrize("of", [np.array, np.float32, torch.tensor])
+def test_a_tolerance_may_be_a_number_of_another_library(of: Callable[[float], Any]) -> None:
+    assert choose_solver(320, 11, 15, tolerance=of(0.25)) == choose_solver(320, 11, 15, tolerance=0.25)
 
 
 def test_what_does_not_fit_in_memory_is_not_chosen() -> None:
