@@ -208,13 +208,15 @@ def depth_colours(count: int) -> list[str]:
 
 
 def _limits(lines: Sequence[Sequence[float]]) -> tuple[float | None, float | None]:
-    """A range that shows the curves from their first fifth on, and of a steep one the part where the others are."""
+    """A range that shows the curves from their first fifth on; one much steeper than most is cut, but not its end."""
+    lines = [line for line in lines if line]
     top = max((value for line in lines for value in line), default=None)
-    late = sorted(value for line in lines for value in line[len(line) // 5 :])
-    if top is None or late[0] == top:
+    starts = sorted(min(line[len(line) // 5 :]) for line in lines)
+    if top is None or starts[0] == top:
         return None, None
-    middle = late[len(late) // 2]
-    low = max(late[0], top - 5 * (top - middle)) if middle < top else late[0]
+    near = top - 5 * (top - starts[len(starts) // 2])
+    low = max(starts[0], min(near, *(line[-1] for line in lines)))
+    low = low if low < top else starts[0]
     return low - 0.05 * (top - low), top + 0.05 * (top - low)
 
 

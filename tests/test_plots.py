@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -52,9 +53,26 @@ def test_limits_leave_the_first_steps_out() -> None:
     low, high = plots._limits([[-200.0, -40.0, -35.0, -33.0, -32.0], [-100.0, -34.0, -32.0, -31.0, -30.0]])
     assert low is not None and -41 < low < -40
     assert high is not None and -30 < high < -29
-    assert plots._limits([[-999.0, -900.0, -40.0], [-31.0, -31.0, -30.0]]) == pytest.approx((-35.25, -29.75))
     assert plots._limits([]) == (None, None)
     assert plots._limits([[-1.0]]) == (None, None)
+    assert plots._limits([[-1.0, -1.0], []]) == (None, None)
+
+
+def test_limits_cut_a_steep_curve_where_the_others_are_but_not_its_end() -> None:
+    others = [[-32.0, -31.0, -30.0], [-33.0, -31.0, -30.0]]
+    assert plots._limits([[-999.0, -900.0, -34.0], *others]) == pytest.approx((-45.75, -29.25))
+    assert plots._limits([[-999.0, -900.0, -60.0], *others]) == pytest.approx((-61.5, -28.5))
+    flat = [-30.0] * 3
+    assert plots._limits([[-999.0, -900.0, -30.0], flat]) == pytest.approx((-1047.45, 18.45))
+
+
+def test_limits_show_a_curve_that_stays_at_its_end_for_long_from_its_first_fifth_on() -> None:
+    fast = [-30 - 70 * math.exp(-step / 2) for step in range(40)]
+    slow = [-40 + step / 10 for step in range(40)]
+    low, _ = plots._limits([fast])
+    assert low is not None and low < fast[8]
+    low, _ = plots._limits([fast, slow])
+    assert low is not None and low < slow[-1]
 
 
 def test_the_colours_of_neighbours_differ_in_lightness() -> None:
