@@ -52,6 +52,9 @@ READERS_OWN = {"data": data_page}
 def test_there_is_code_to_run() -> None:
     assert README_BLOCKS
     assert PAGES_WITH_CODE
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert len(rest_blocks(text)) == text.count("code-block:: python"), page.name
 
 
 @pytest.mark.parametrize("index", range(len(README_BLOCKS)))

@@ -108,9 +108,11 @@ def test_the_programs_of_the_texts_run(
 ) -> None:
     if words[0] == "-m":
         words = tuple("cluster_model" if word == "NAME" else word for word in words)
+        started: list[str] = []
 
         def child(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
             assert command[0] == sys.executable and cwd == ROOT
+            started.append(Path(command[1]).stem)
             monkeypatch.setattr(subprocess, "run", start)
             run(Path(command[1]), command[2:])
             return subprocess.CompletedProcess(command, 0)
@@ -119,12 +121,17 @@ def test_the_programs_of_the_texts_run(
         if words[2] == "run":
             monkeypatch.setattr(subprocess, "run", child)
         run(ROOT / "benchmarks" / "__main__.py", [*words[2:], *(shorter(words[3]) if words[2] == "run" else [])])
+        assert started == ([words[3]] if words[2] == "run" else [])
     else:
         name = Path(words[0]).stem
         if name in NEED_MNIST and not next(entry.found for entry in datasets.available() if entry.name == "mnist"):
             pytest.skip("MNIST is not on this machine")
         run(ROOT / words[0], [*words[1:], *shorter(name)])
     assert capsys.readouterr().out or "--check" in SHORTER.get(Path(words[0]).stem, [])
+
+
+def test_there_are_programs_to_run() -> None:
+    assert len(programs()) > 20 and set(SHORTER) <= {Path(word).stem for words in programs() for word in words}
 
 
 def test_the_programs_that_run_elsewhere_do() -> None:
