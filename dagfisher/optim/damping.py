@@ -113,12 +113,12 @@ def adapted(damping: float, found: float, predicted: float, floor: float = LEAST
 
 
 def floor_of(units: int, parents: int, samples: int, predicted: float, stochastic: bool = True) -> float:
-    """The least damping of a layer whose blocks are made of so many samples.
+    """The least damping of a layer that is refreshed with so many samples.
 
     Args:
         units: of the layer.
         parents: of a unit.
-        samples: outputs of each unit that the blocks are made of.
+        samples: outputs of each unit since the last step; neither a window nor the rows that are drawn count.
         predicted: the curvature that the last Fisher predicts for the step.
         stochastic: whether all layers of the model are.
     """
