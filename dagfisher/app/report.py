@@ -67,7 +67,8 @@ def report(options: argparse.Namespace) -> int:
     require_matplotlib()
     folders = options.runs
     if not expanded(folders):
-        raise SettingError(f"none of {', '.join(map(str, folders))} is a run folder or holds a sweep.")
+        shown = ", ".join(map(str, folders))
+        raise SettingError(f"nothing here is a run folder or the folder of a sweep: {shown}.")
     if options.live:
         with server(folders, options.port) as serving:
             show(f"http://127.0.0.1:{serving.server_port}/ follows {', '.join(map(str, folders))}; Ctrl-C ends it.")
