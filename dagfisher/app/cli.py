@@ -66,7 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="dagfisher", description="Helmholtz machines by natural gradients.", allow_abbrev=False)
+    parser = Parser(
+        prog="dagfisher",
+        description="Train Helmholtz machines with natural gradients, and look at them.",
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"dagfisher {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command", parser_class=Parser)
 
@@ -78,13 +82,21 @@ def _parser() -> Parser:
     parsed = command("train", train, "Train a machine in a run folder.")
     parsed.add_argument("--out", required=True, type=Path, help="the run folder")
     parsed.add_argument("--resume", action="store_true", help="continue the run in --out; --epochs may be raised")
-    parsed.add_argument("--preset", metavar="NAME", help="settings of a published row; --config and flags override it")
+    parsed.add_argument(
+        "--preset", metavar="NAME", help="settings of a published result; --config and flags override it"
+    )
     parsed.add_argument("--config", type=Path, metavar="TOML", help="a file of settings; flags override it")
     parsed.add_argument("--tensorboard", action="store_true", help="also write the curves for TensorBoard")
     _add_settings(parsed.add_argument_group("settings, with their defaults in parentheses"))
 
-    parsed = command("sweep", sweep, "Train a machine for each combination of some settings; the same call continues.")
-    parsed.add_argument("--out", required=True, type=Path, help="a folder for the run folders")
+    parsed = command(
+        "sweep",
+        sweep,
+        "Train a machine for each combination of some settings. The same call continues a sweep that was stopped.",
+    )
+    parsed.add_argument(
+        "--out", required=True, type=Path, help="the folder of the sweep, which has a run folder for each combination"
+    )
     parsed.add_argument(
         "--vary",
         required=True,
@@ -99,9 +111,9 @@ def _parser() -> Parser:
         "evaluate", evaluate, "Estimate the log-likelihood of a run's machine, by default of all test images."
     )
     _add_run(parsed)
-    parsed.add_argument("--samples", type=_positive, default=1000, help="per example (1000; papers report 10000)")
-    parsed.add_argument("--examples", type=_positive, help="how many of the split, from its start (all)")
-    parsed.add_argument("--split", choices=("train", "valid", "test"), default="test", help="(test)")
+    parsed.add_argument("--samples", type=_positive, default=1000, help="samples per example (1000; papers have 10000)")
+    parsed.add_argument("--examples", type=_positive, help="how many examples of the split, from its start (all)")
+    parsed.add_argument("--split", choices=("train", "valid", "test"), default="test", help="which images (test)")
     parsed.add_argument("--json", action="store_true", help="print JSON")
 
     parsed = command("sample", sample, "Draw what a run's machine dreams (probabilities of the pixels).")
@@ -126,7 +138,11 @@ def _parser() -> Parser:
     )
     _add_images(parsed)
 
-    parsed = command("probe", probe, "Fit a linear classifier to what each layer of a run's machine says.")
+    parsed = command(
+        "probe",
+        probe,
+        "Fit a linear classifier to each layer of a run's machine, to see what it knows of the classes.",
+    )
     _add_run(parsed)
     parsed.add_argument("--examples", type=_positive, default=10_000, help="training images to fit to (10000)")
     parsed.add_argument("--penalty", type=_fraction, default=1e-3, help="on the squares of the weights (0.001)")
@@ -140,15 +156,19 @@ def _parser() -> Parser:
     parsed.add_argument("runs", nargs="+", type=Path, help="folders of runs or sweeps; others are passed over")
     parsed.add_argument("--out", type=Path, default=Path("report.html"), help="the file to write (report.html)")
     parsed.add_argument("--live", action="store_true", help="serve the page on this computer and follow the runs")
-    parsed.add_argument("--port", type=_count, default=8765, help="of --live (8765)")
+    parsed.add_argument("--port", type=_count, default=8765, help="the port of --live (8765)")
 
     command("data", data, "List the datasets and where each is found.")
     command("algorithms", algorithms, "List the algorithms and their defaults.")
-    parsed = command("presets", presets, "List published rows: their settings and the figure that was published.")
+    parsed = command("presets", presets, "List published results, with their settings and figures.")
     parsed.add_argument("part", nargs="?", default="", help="only names with this in them, for example mini-mnist")
     show = command("demo", _demo, "Train a machine with RWS and with NRWS on miniMNIST, in less than 3 minutes.")
     show.add_argument("--out", type=Path, default=Path("runs/demo"), help="a new folder (runs/demo)")
     return parser
+
+
+_VALUES = {"update_every": "STEPS", "warm_up": "STEPS", "eval_every": "STEPS", "checkpoint_every": "SECONDS"}
+"""What a help calls the value of a flag whose own name says it badly."""
 
 
 def _add_settings(group: Any) -> None:
@@ -161,13 +181,13 @@ def _add_settings(group: Any) -> None:
         elif setting.name == "adam":
             kind = {"nargs": "?", "const": True, "metavar": "0.9,0.999"}
         else:
-            kind = {"metavar": setting.name.rpartition("_")[2].upper()}
+            kind = {"metavar": _VALUES.get(setting.name, setting.name.rpartition("_")[2].upper())}
         group.add_argument(flag, default=argparse.SUPPRESS, help=setting.help + shown, **kind)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="the run folder")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draws (0)")
 
 
 def _add_picture(parser: argparse.ArgumentParser, name: str) -> None:

@@ -58,7 +58,7 @@ CURVES = (
     Quantity("damping", "damping α", "the geometric mean over the layers"),
     Quantity("effective_samples", "effective samples", "how many of the evaluation's samples count"),
     Quantity("divergence", "KL of a step (nats)", "how far the last step before the row moved the machine"),
-    Quantity("factor", "trust region", "what it shortened that step to; 1: not at all"),
+    Quantity("factor", "trust region", "the share of that step that was left; 1: not shortened"),
 )
 
 
@@ -67,7 +67,8 @@ def report(options: argparse.Namespace) -> int:
     require_matplotlib()
     folders = options.runs
     if not expanded(folders):
-        raise SettingError(f"none of {', '.join(map(str, folders))} is a run folder or holds a sweep.")
+        shown = ", ".join(map(str, folders))
+        raise SettingError(f"nothing here is a run folder or the folder of a sweep: {shown}.")
     if options.live:
         with server(folders, options.port) as serving:
             show(f"http://127.0.0.1:{serving.server_port}/ follows {', '.join(map(str, folders))}; Ctrl-C ends it.")
@@ -289,10 +290,11 @@ def _spectra(run: Run) -> str:
     for layer in spectrum(optimizer).layers:
         file = io.BytesIO()
         layer.figure().savefig(file, format="png", dpi=90)
-        note = f"{layer.effective:,.0f} of {counted(layer.parameters, 'parameter')} determined"
+        note = f"{layer.effective:,.0f} effective of {counted(layer.parameters, 'parameter')}"
         found.append(picture(layer.name, file.getvalue(), note, "plot"))
     words = (
-        "Median and range over the units of a layer. Natural steps follow what is above the damping, the dashed line."
+        "Median and range over the units of a layer. The dashed line is the damping: steps are natural in directions "
+        "above it, whose number is that of the effective parameters."
     )
     return f'<h3>Eigenvalues of the Fisher blocks</h3><p>{words}</p><div class="grid">{"".join(found)}</div>'
 

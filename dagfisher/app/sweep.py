@@ -59,7 +59,9 @@ def varied(given: Sequence[Sequence[str]]) -> dict[str, list[str]]:
     for name, *values in given:
         name = name.replace("-", "_")
         if name in found or not values or len(set(values)) < len(values):
-            raise SettingError(f"--vary takes each setting once, with different values: --vary {name} 0.1 0.2.")
+            raise SettingError(
+                f"--vary takes each setting once, followed by its different values, for example --vary {name} 0.1 0.2."
+            )
         for value in values:
             Settings.convert({name: value})
         found[name] = values

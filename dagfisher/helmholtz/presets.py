@@ -16,12 +16,12 @@ from .algorithms import algorithm_named
 from .settings import FACES, LAYERS
 
 OWN_IMAGES = "your faces"
-"""What stands in place of a dataset that is not downloaded."""
+"""What the list shows for a dataset that is not downloaded."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One published row."""
+    """The settings of one published result, and its figure."""
 
     name: str
     settings: Mapping[str, Any]

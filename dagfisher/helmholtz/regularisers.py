@@ -59,26 +59,26 @@ class Regulariser:
 
 
 class L1(Regulariser):
-    """strength · Σ|w| over the weights, biases excepted, descended outside the inverse Fisher."""
+    """The penalty strength · Σ|w| on weights, not biases; its step is not multiplied by the inverse Fisher."""
 
     def penalty(self, weight: Tensor) -> Tensor:
         """The penalty on one weight tensor, a scalar, at strength 1."""
         return weight.abs().sum()
 
     def shrunk(self, weight: Tensor, length: float) -> Tensor:
-        """The weight after a step of this length (rate · strength) down the slope, which ends at zero."""
+        """The weight after a step of length rate · strength that lowers the penalty; its sign never changes."""
         return weight.sign() * (weight.abs() - length).clamp_min_(0)
 
 
 class L2(Regulariser):
-    """½ · strength · Σw² over the weights, biases excepted, descended outside the inverse Fisher."""
+    """The penalty ½ · strength · Σw² on weights, not biases; its step is not multiplied by the inverse Fisher."""
 
     def penalty(self, weight: Tensor) -> Tensor:
         """The penalty on one weight tensor, a scalar, at strength 1."""
         return 0.5 * weight.square().sum()
 
     def shrunk(self, weight: Tensor, length: float) -> Tensor:
-        """The weight after a step of this length (rate · strength) down the slope, which ends at zero."""
+        """The weight after a step of length rate · strength that lowers the penalty; its sign never changes."""
         return weight * max(0.0, 1 - length)
 
 

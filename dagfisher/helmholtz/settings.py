@@ -109,8 +109,8 @@ NONE = "none"
 """A trust region that bounds nothing; None is one that was not given."""
 
 
-def _of_optimizer(name: str) -> Any:
-    """A setting of the optimizer, with its check and its help."""
+def _of_optimizer(name: str, words: str) -> Any:
+    """A setting of the optimizer, with its check, and with words that fit a command line."""
     (entry,) = (each for each in settings_of(OptimizerSettings) if each.name == name)
 
     def check(name: str, given: Any) -> Any:
@@ -123,7 +123,7 @@ def _of_optimizer(name: str) -> Any:
                 break
         return entry.convert(name, value)
 
-    return setting(None, check, f"{_natural}{entry.help}")
+    return setting(None, check, _natural + words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,14 +157,34 @@ class Settings:
     lr: float = setting(
         None,
         number(0, open_low=True, below=LARGEST_RATE),
-        "learning rate (by algorithm; with a given momentum 1 − momentum times the rate without; 0.001 with adam)",
+        "learning rate (by algorithm; in proportion to 1 − momentum if a momentum is given; 0.001 with adam)",
     )
-    damping: float | str | None = _of_optimizer("damping")
-    update_every: int | str | None = _of_optimizer("update_every")
-    solver: str | None = _of_optimizer("solver")
-    tolerance: float | str | None = _of_optimizer("tolerance")
-    trust_region: float | str | None = _of_optimizer("trust_region")
-    window: int | None = _of_optimizer("window")
+    damping: float | str | None = _of_optimizer(
+        "damping",
+        "α, added to the diagonal of the Fisher blocks; 0 needs the solver dense (auto: each layer finds its own)",
+    )
+    update_every: int | str | None = _of_optimizer(
+        "update_every",
+        "K, the steps that a Fisher matrix is kept (auto: 1 at first, later up to 50; 1 if a damping is given)",
+    )
+    solver: str | None = _of_optimizer(
+        "solver",
+        "how the blocks are solved: auto (the least expected cost), dense, woodbury, conjugate, diagonal (an "
+        "approximation), or one of your own (auto)",
+    )
+    tolerance: float | str | None = _of_optimizer(
+        "tolerance",
+        f"the relative residual that the solver conjugate may leave (auto: {BY_ITSELF['tolerance']}; 0.02 if a "
+        "damping is given)",
+    )
+    trust_region: float | str | None = _of_optimizer(
+        "trust_region",
+        "how far a step at a rate of 1 may move p, and likewise q, as a divergence in nats; longer steps are "
+        "shortened; none: no bound (auto: by the number of random variables; none if a damping is given)",
+    )
+    window: int | None = _of_optimizer(
+        "window", "how many refreshes have their samples in a Fisher matrix, the current one among them (1)"
+    )
     fisher: str | None = setting(
         None, one_of("wake", "dream"), _natural + "Fisher of p from wake or dream samples (wake)"
     )
@@ -177,11 +197,16 @@ class Settings:
     l1: float = setting(0.0, number(0), "L1 penalty on the weights")
     l2: float = setting(0.0, number(0), "L2 penalty on the weights")
     entropy: float = setting(0.0, number(0), "reward for the entropy of the units given their parents")
-    warm_up: int = setting(0, number(0, whole=True), "steps until l1, l2 and entropy count in full")
-    warm_up_epochs: float = setting(0.0, number(0), "the same in epochs, in place of steps")
-    warm_up_shape: str = setting("linear", one_of(*WARM_UPS), "how: linear, or hyperbolic as the thesis prints")
+    warm_up: int = setting(0, number(0, whole=True), "steps until l1, l2 and entropy reach their full strength")
+    warm_up_epochs: float = setting(0.0, number(0), "the same in epochs instead of steps")
+    warm_up_shape: str = setting(
+        "linear", one_of(*WARM_UPS), "how strength grows: linear, or hyperbolic as the thesis prints"
+    )
     momentum: float | str = setting(
-        None, _momentum, "of the gradient (none), or natural gradient (auto: as the optimizer's own)"
+        None,
+        _momentum,
+        f"momentum of the gradient, or natural gradient (natural algorithms auto: {BY_ITSELF['momentum']}, or 0 if a "
+        "damping is given; plain ones 0)",
     )
     nesterov: bool = setting(False, switch, "look ahead along the momentum")
     adam: tuple[float, ...] | None = setting(None, _adam, "Adam on the gradient, or natural gradient; its betas")
