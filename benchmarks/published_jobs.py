@@ -77,6 +77,8 @@ class Experiment:
 MORE_SLEEP: dict[str, Any] = {"algorithm": "nrws", "lr": 0.1, "damping": 0.2, "update_every": 100, "momentum": 0.0}
 MORE_SLEEP |= {"trust_region": "none", "batch_size": 32, "samples": 10, "sleep_steps": 3}
 """What was best among the ingredients of `ablation.py`: smaller minibatches, and more sleep."""
+FALLING_SOONER = "linear:0:0.15+linear:0:0.15"
+"""A learning rate that falls with the square of the time left, from 15 % on: in long trainings most of them is noise."""
 
 
 def _preset(experiment: str, name: str, epochs: int, seeds: Sequence[int] = SEEDS, **more: Any) -> list[Job]:
@@ -112,9 +114,11 @@ def _ours_mini(data: str) -> Callable[[float], list[Job]]:
 def _long(name: str, data: str, letter: str, figures: dict[str, float], source: str) -> Callable[[float], list[Job]]:
     def jobs(hours: float) -> list[Job]:
         common = {"data": data, "binarisation": letter}
+        rows: dict[str, dict[str, Any]] = {row: {"algorithm": row} for row in figures}
+        rows["nrws, falling sooner"] = {"algorithm": "nrws", "lr_schedule": FALLING_SOONER}
         return [
-            Job(name, row, 1, {**common, "algorithm": row}, hours=hours, published=(figure, source), final=ALL)
-            for row, figure in figures.items()
+            Job(name, row, 1, {**common, **more}, hours=hours, published=(figures[row.split(",")[0]], source), final=ALL)
+            for row, more in rows.items()
         ]
 
     return jobs

@@ -91,7 +91,6 @@ BENCHMARKS = (
         ("ablation.json",),
         _MACHINES,
     ),
-    Benchmark("mnist", "the twelve-layer machine on MNIST B for hours", 300, ("mnist.json", "mnist.png"), _MACHINES),
     Benchmark("lateral", "what connections inside layers are worth on miniMNIST", 15, ("lateral.json",), _MACHINES),
     Benchmark(
         "visible_fisher",

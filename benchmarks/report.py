@@ -124,7 +124,6 @@ PICTURES: dict[str, Callable[[], None]] = {
     "peers": _draw_peers,
     "published": _draw_published,
     "mini_mnist": lambda: _draw_runs("mini_mnist"),
-    "mnist": lambda: _draw_runs("mnist"),
     "search": _draw_search,
     "solvers": _draw_solvers,
 }

@@ -192,7 +192,7 @@ TABLES: dict[str, Callable[[], list[Table]]] = {
     "peers": _peers,
     "published": _published,
     "mini_mnist": _mini_mnist,
-    **{name: lambda name=name: _runs(name) for name in ("ablation", "mnist", "lateral")},  # type: ignore[misc]
+    **{name: lambda name=name: _runs(name) for name in ("ablation", "lateral")},  # type: ignore[misc]
     **{
         name: lambda name=name: _lines(name)  # type: ignore[misc]
         for name in ("visible_fisher", "importance", "search", "second_moment")

@@ -45,7 +45,6 @@ SHORTER = {
     "front_page": ["--check"],
     "published": ["--list"],
     "mini_mnist": ["--plot", "--out", "mini_mnist.json"],
-    "mnist": ["--table", "--out", "mnist.json"],
     "search": ["--table", "--out", "search.jsonl"],
     "peers": ["--report", "--out", "peers.jsonl"],
     **{name: ["--table"] for name in ("ablation", "lateral", "visible_fisher", "importance", "distributed")},
