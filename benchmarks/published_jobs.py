@@ -78,7 +78,7 @@ MORE_SLEEP: dict[str, Any] = {"algorithm": "nrws", "lr": 0.1, "damping": 0.2, "u
 MORE_SLEEP |= {"trust_region": "none", "batch_size": 32, "samples": 10, "sleep_steps": 3}
 """What was best among the ingredients of `ablation.py`: smaller minibatches, and more sleep."""
 FALLING_SOONER = "linear:0:0.15+linear:0:0.15"
-"""A learning rate that falls with the square of the time left, from 15 % on: in long trainings most of them is noise."""
+"""A learning rate that falls with the square of the time left, from 15 % on: high rates of long trainings add noise."""
 
 
 def _preset(experiment: str, name: str, epochs: int, seeds: Sequence[int] = SEEDS, **more: Any) -> list[Job]:
@@ -116,8 +116,9 @@ def _long(name: str, data: str, letter: str, figures: dict[str, float], source: 
         common = {"data": data, "binarisation": letter}
         rows: dict[str, dict[str, Any]] = {row: {"algorithm": row} for row in figures}
         rows["nrws, falling sooner"] = {"algorithm": "nrws", "lr_schedule": FALLING_SOONER}
+        published = {row: (figures[row.split(",")[0]], source) for row in rows}
         return [
-            Job(name, row, 1, {**common, **more}, hours=hours, published=(figures[row.split(",")[0]], source), final=ALL)
+            Job(name, row, 1, {**common, **more}, hours=hours, published=published[row], final=ALL)
             for row, more in rows.items()
         ]
 
