@@ -226,6 +226,6 @@ VAES = (
     entry("fashion-vae", "FashionMNIST C, VAE 784-400-20", FASHION, 15, flat, DENSE, 2000),
     entry("mnist-conv-vae", "MNIST F, convolutional VAE", MNIST, 20, convolutional, CONVOLUTIONAL, 1000),
     entry("fashion-conv-vae", "FashionMNIST C, convolutional VAE", FASHION, 20, convolutional, CONVOLUTIONAL, 1000),
-    entry("large-vae", "MNIST F at 64×64, VAE of 4+4 convolutions", MNIST, 30, four_convolutions, LARGE, 250, True),
-    entry("norm-vae", "MNIST F at 64×64, VAE with BatchNorm", MNIST, 30, five_convolutions, LARGE, 200, True),
+    entry("large-vae", "MNIST F at 64×64, VAE of 4+4 convolutions", MNIST, 20, four_convolutions, LARGE, 250, True),
+    entry("norm-vae", "MNIST F at 64×64, VAE with BatchNorm", MNIST, 20, five_convolutions, LARGE, 200, True),
 )
