@@ -38,8 +38,8 @@ FLOOR, LOWER_FLOOR = 0.1, 0.03
 """The highest floor where all layers are stochastic, and in models with deterministic layers."""
 SHARE = 3.0
 """The floor of a block of d parents made of n samples, in units of d / n, where that is less."""
-NOISY = 0.01
-"""A floor is whole where the predicted curvature of a step is this for each unit, or more, and in proportion below."""
+NOISY = 0.1
+"""A floor is whole where the predicted curvature of a step is this share of what noise alone would give, or more."""
 
 
 def first_damping(segments: Sequence[Segment]) -> Asking[float]:
@@ -61,12 +61,12 @@ class Compared(NamedTuple):
 
 
 def predictions(compared: Sequence[Compared], processes: Processes) -> list[Tensor]:
-    """xᵀFx by fresh samples, and x·g, which the Fisher of the last refresh predicts, for x = (αI + F_old)⁻¹ g.
+    """xᵀFx by fresh samples, and x·g, which the Fisher of the last refresh predicts, for x = (αI + F_old)⁻¹ g; and tr F.
 
     Of several processes each looks at some of the layers, and at its share of the units of large ones.
 
     Returns:
-        Both numbers of each layer, (2).
+        The three numbers of each layer, (3).
     """
     whos: dict[int, int | None] = dict.fromkeys(range(len(compared)))
     if processes.size > 1:
@@ -75,7 +75,7 @@ def predictions(compared: Sequence[Compared], processes: Processes) -> list[Tens
     for i, each in enumerate(compared):
         mine = whos[i] in (None, processes.rank)
         sharing = processes if whos[i] is None else Processes(False)
-        found.append(_predicted(each, sharing) if mine else each.gradient.new_zeros(2))
+        found.append(_predicted(each, sharing) if mine else each.gradient.new_zeros(3))
     processes.sum_(found)
     return found
 
@@ -91,7 +91,7 @@ def _load(compared: Compared, size: int) -> Load:
 
 
 def _predicted(compared: Compared, processes: Processes) -> Tensor:
-    """Both numbers of one layer, over this process's share of the units."""
+    """The three numbers of one layer, over this process's share of the units."""
     found: list[Tensor] = []
     fisher, segments, gradient = compared
     parts = torch.split(gradient, list(fisher.sizes))
@@ -100,7 +100,7 @@ def _predicted(compared: Compared, processes: Processes) -> Tensor:
         if len(own) < segment.units:
             solver, segment, g = solver.part(own, segment.units), segment.part(own), g[own.start : own.stop]
         x = solver.solve(g)
-        found.append(torch.stack([segment.curvature(x), (x * g).sum()]))
+        found.append(torch.stack([segment.curvature(x), (x * g).sum(), segment.trace()]))
     return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
@@ -112,15 +112,25 @@ def adapted(damping: float, found: float, predicted: float, floor: float = LEAST
     return min(max(wanted, LEAST), LARGEST)  # what was given before may be out of bounds
 
 
-def floor_of(units: int, parents: int, samples: int, predicted: float, stochastic: bool = True) -> float:
+def floor_of(parents: int, samples: int, predicted: float, noise: float, stochastic: bool = True) -> float:
     """The least damping of a layer that is refreshed with so many samples.
 
     Args:
-        units: of the layer.
         parents: of a unit.
         samples: outputs of each unit since the last step; neither a window nor the rows that are drawn count.
         predicted: the curvature that the last Fisher predicts for the step.
+        noise: the same if the gradient were noise alone.
         stochastic: whether all layers of the model are.
     """
     whole = min(FLOOR if stochastic else LOWER_FLOOR, SHARE * parents / max(samples, 1))
-    return max(LEAST, whole * min(1.0, predicted / (NOISY * units))) if predicted > 0 else LEAST
+    return max(LEAST, whole * min(1.0, predicted / (NOISY * noise))) if noise > 0 else whole
+
+
+def noise_of(units: int, parents: int, samples: int, trace: float, damping: float) -> float:
+    """About xᵀFx where the gradient is noise alone: Σ_j tr [F_j (αI + F_j)⁻¹]² / n, for eigenvalues that are alike.
+
+    Units that are nearly always on or off have blocks far below α. Then this is far below what any sample of theirs
+    gives, so that their floor stays: the next sample that says something must not be divided by next to nothing.
+    """
+    eigenvalue = trace / (units * parents)
+    return units * parents / max(samples, 1) * (eigenvalue / (eigenvalue + damping)) ** 2

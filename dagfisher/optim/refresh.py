@@ -31,7 +31,7 @@ from ..fisher import Grams, LayerFisher, Rows, damped_blocks, joined, normalised
 from ..fisher.rows import Disagreement
 from ..fisher.segments import Segment
 from ..parameter import ParameterDeclaration
-from .damping import LARGEST, Compared, adapted, first_damping, floor_of, predictions
+from .damping import LARGEST, Compared, adapted, first_damping, floor_of, noise_of, predictions
 from .distributed import Collected, consult, joined_by, mean_samples, settings_at
 from .layer import MOST_KEPT, Refreshed, TrainedLayer, number_of
 from .settings import AUTO, USUAL, chosen
@@ -279,9 +279,10 @@ def _damp(layer: TrainedLayer, problems: Cut, predicted: Tensor | None, step: in
             return Damped((yield from first_damping(problems.segments)), None)
         if predicted is None:
             return Damped(fisher.damping, None)
-        found, expected = yield predicted
-        parents, stochastic = problems.fresh[0].parents_count, not layer.recorder.follows
-        floor = floor_of(sum(fisher.sizes), parents, problems.seen, expected, stochastic)
+        found, expected, trace = yield predicted
+        units, parents, seen = sum(fisher.sizes), problems.fresh[0].parents_count, problems.seen
+        noise = noise_of(units, parents, seen, trace, fisher.damping)
+        floor = floor_of(parents, seen, expected, noise, stochastic=not layer.recorder.follows)
         return Damped(adapted(fisher.damping, found, expected, floor), found / expected if expected > 0 else None)
     value = alpha(step) if callable(alpha) else alpha
     number = number_of(value)
