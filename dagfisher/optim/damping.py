@@ -8,8 +8,9 @@ costs one solve and one product with the rows, and no evaluation of the loss.
 
 The fresh samples judge the step, not the directions that neither of the two has seen. Noisy gradients have a part
 along those too, and a small α makes it long. So α stays above a floor. The floor is higher the fewer samples there are
-for each parent, and it is gone where gradients vanish: there is no noise in them. It is lower in models with
-deterministic layers, whose gradients come from reparametrised samples and have less noise.
+for each parent. It is gone where a gradient is far smaller than its own noise would be: then there is no noise, as in
+a training on all data that converges. It is lower in models with deterministic layers, whose gradients come from
+reparametrised samples and have less noise.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ class Compared(NamedTuple):
 
 
 def predictions(compared: Sequence[Compared], processes: Processes) -> list[Tensor]:
-    """xᵀFx by fresh samples, and x·g, which the Fisher of the last refresh predicts, for x = (αI + F_old)⁻¹ g; and tr F.
+    """xᵀFx by fresh samples, and x·g, which the Fisher of the last refresh predicts, for x = (αI + F_old)⁻¹ g.
 
     Of several processes each looks at some of the layers, and at its share of the units of large ones.
 
     Returns:
-        The three numbers of each layer, (3).
+        Both numbers of each layer and tr F of its fresh samples, (3).
     """
     whos: dict[int, int | None] = dict.fromkeys(range(len(compared)))
     if processes.size > 1:
