@@ -152,7 +152,7 @@ class SavedOptimizer(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where the saved optimizer stood; the factors keep their dtype and move to their layer's device."""
+        """Continue where the saved optimizer was; the factors keep their dtype and move to their layer's device."""
         self._require_layers()
         if isinstance(state_dict, dict):
             state_dict = state_dict.copy()

@@ -41,7 +41,7 @@ def eigenvectors(gram: Tensor) -> Tensor:
     """The eigenvectors of a symmetric positive semidefinite matrix as columns, by ascending eigenvalue.
 
     Where most of the spectrum is rounding, with denormal numbers among the entries, LAPACK may not converge in float32,
-    or give NaN without a word; then float64 does. On an accelerator, where eigenproblems are slow and make the host
+    or give NaN with no error; then float64 does. On an accelerator, where eigenproblems are slow and make the host
     wait, two orthogonal iterations give an orthonormal basis that is close.
     """
     if not reads_freely(gram.device):
