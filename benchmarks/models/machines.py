@@ -104,8 +104,8 @@ def entry(
 
 MACHINES = (
     entry("mini-machine", "miniMNIST B, machine, 5 layers", ("mini-mnist", "B"), 30, (1000, 100)),
-    entry("mnist-machine", "MNIST F, machine, 12 layers", ("mnist", "F"), 30, (500, 50)),
-    entry("fashion-machine", "FashionMNIST C, machine, 12 layers", ("fashion-mnist", "C"), 30, (500, 50)),
+    entry("mnist-machine", "MNIST F, machine, 12 layers", ("mnist", "F"), 20, (500, 50)),
+    entry("fashion-machine", "FashionMNIST C, machine, 12 layers", ("fashion-mnist", "C"), 20, (500, 50)),
     entry("grey-machine", "miniMNIST grey, machine, 5 layers", ("mini-mnist", "G"), 20, (1000, 100)),
-    entry("conv-machine", "MNIST B, conv/deconv machine", ("mnist", "B"), 20, (400, 25), convolutional),
+    entry("conv-machine", "MNIST B, conv/deconv machine", ("mnist", "B"), 15, (400, 25), convolutional),
 )
