@@ -48,10 +48,17 @@ class Outcome:
         return f"{self.mean:.{digits}f}{spread}"
 
     def seconds_to(self, target: float) -> float | None:
-        """Processor seconds until the figure on test is as high as that, the mean over the seeds; None: not in all."""
-        found = [crossing(record["curve"], target) for record in self.records]
-        reached = [seconds for seconds in found if seconds is not None]
-        return statistics.fmean(reached) if len(reached) == len(found) else None
+        """Processor seconds until the figure on test, the mean over the seeds, is as high as that; None: never."""
+        points = list(zip(*(record["curve"] for record in self.records), strict=False))
+        lost = any(record["diverged"] is not None for record in self.records)
+        return None if lost else crossing([_mean(each) for each in points], target)
+
+
+def _mean(points: Sequence[Sequence[Any]]) -> tuple[float, float, None, float | None]:
+    """The mean of points of several curves; valid is left out."""
+    values = [point[3] for point in points]
+    seconds, epochs = (statistics.fmean(point[i] for point in points) for i in (0, 1))
+    return seconds, epochs, None, None if None in values else statistics.fmean(values)
 
 
 def crossing(curve: Sequence[Sequence[Any]], target: float) -> float | None:

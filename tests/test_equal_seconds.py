@@ -141,6 +141,16 @@ def test_seconds_to_a_value_lie_on_the_line_between_two_points(timed_run: Module
     assert crossing(curve, -2.0) is None
 
 
+def test_seconds_to_a_value_are_those_of_the_mean_over_the_seeds(timed_run: ModuleType) -> None:
+    from equal_seconds_report import Outcome
+
+    curves = [[[0.0, 0, None, -9.0], [2.0, 1, None, end]] for end in (-3.0, -5.0)]
+    records = [{"diverged": None, "curve": curve} for curve in curves]
+    assert Outcome("natural", [], records).seconds_to(-4.0) == 2.0  # one seed alone never has it
+    assert Outcome("natural", [], records).seconds_to(-3.5) is None
+    assert Outcome("natural", [], [records[0], {"diverged": "inf", "curve": []}]).seconds_to(-9.0) is None
+
+
 def test_seconds_to_a_rivals_value_are_those_of_the_budget_that_gets_there_first(timed_run: ModuleType) -> None:
     from equal_seconds_report import needed, outcomes, shorter
 
