@@ -343,7 +343,7 @@ class DAGNaturalGradient(ShownOptimizer):
         vectors: dict[Tensor, Tensor] = {}
         whole: list[Tensor] = []
         found, fresh = self._naturals(late)
-        products, bounds = bounded(found, fresh)
+        products, factors, bounds = bounded(found, fresh)
         whole.extend(products)
         for layer, _, natural, _ in found:
             parts = layer.split(natural)
@@ -356,7 +356,7 @@ class DAGNaturalGradient(ShownOptimizer):
                 if p.grad is not None and (id(p) not in self._declared or id(p) in late):
                     vectors[p] = p.grad
                     whole.append(p.grad)
-        return Vectors(vectors, squared_lengths(found, bounds), whole, fresh, bounds)
+        return Vectors(vectors, squared_lengths(found, factors), whole, fresh, bounds)
 
     def _naturals(
         self, late: set[int] | frozenset[int] = frozenset()

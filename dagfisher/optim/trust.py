@@ -13,6 +13,10 @@ from .layer import Refreshed, TrainedLayer
 from .settings import AUTO, DEFAULTS, chosen, plain
 
 
+TINY = 1e-30
+"""Below what is compared."""
+
+
 class Natural(NamedTuple):
     """A layer's gradient g and x = (αI + F)⁻¹ g, which `bounded` turns into the natural gradient."""
 
@@ -28,7 +32,7 @@ class Step(NamedTuple):
     divergence: Tensor
     """Of the whole step, at a rate of 1 and before it was shortened, in nats."""
     factor: Tensor
-    """What it was shortened by, at most 1."""
+    """What its length in the Fisher metric was multiplied by, at most 1."""
     refreshed: bool
     """Whether a layer of the group was."""
     lr: float
@@ -52,12 +56,19 @@ class Vectors(NamedTuple):
 
 BRAKE = 30.0
 """A step whose divergence is so many times that of the last refresh comes from a Fisher that is out of date."""
-NATS, MOST_NATS = 0.06, 16.0
-"""The bound that is found by itself: nats for each random variable of a stochastic layer, the mean over the layers,
-and the most in all."""
+NATS = 0.06
+"""The bound that is found by itself, for each random variable of a stochastic layer."""
+MOST_SHARED, MOST_TOGETHER = 32.0, 16.0
+"""The most that it is for layers that share it, and for layers that act together."""
+CHANGE = 0.5
+"""The sum over the layers of how much of its weights each may change at a step, where some are deterministic."""
+USUAL_SQUARES = 1 / 3
+"""The sum of squares of the weights of a unit as torch initialises it."""
 
 
-def bounded(found: list[Natural], fresh: Container[TrainedLayer]) -> tuple[list[Tensor], dict[int, Step]]:
+def bounded(
+    found: list[Natural], fresh: Container[TrainedLayer]
+) -> tuple[list[Tensor], list[Tensor | None], dict[int, Step]]:
     """Turn each vector, in place, into the natural gradient, shortened where a group's would pass its bound.
 
     The natural gradient is v = s·x with s = 1 + α. Where each layer finds its own damping and none is deterministic, s
@@ -65,6 +76,10 @@ def bounded(found: list[Natural], fresh: Container[TrainedLayer]) -> tuple[list[
     vᵀ(αI + F)v = s² x·g, which is at least vᵀFv; half of it is the Kullback-Leibler divergence of the whole step −v to
     second order. A step −lr·v then has at most lr² of the bound, so that a falling rate makes steps shorter. A rate
     above 1 makes the bound smaller. No host synchronisation.
+
+    All layers of a group are shortened alike. But where s is 1, the divergences of the layers are independent of each
+    other and just add up: the layers share the bound (`_shared`). And where some layers are deterministic and find
+    their damping, none may change much of its weights at once (`_gentle`).
 
     A Fisher can become wrong while it is kept. If the divergence of a whole step is more than `BRAKE` times what it was
     when the Fisher was made, and more than the bound, it adds nothing to the momentum.
@@ -74,8 +89,8 @@ def bounded(found: list[Natural], fresh: Container[TrainedLayer]) -> tuple[list[
         fresh: the layers that this step refreshes.
 
     Returns:
-        x·g of each layer, which is not finite if an entry of its vector is not; and what was done to each group with a
-        trust region, by the id of the group.
+        x·g of each layer, which is not finite if an entry of its vector is not; what each layer was shortened by, None
+        without a trust region; and what was done to each group with one, by the id of the group.
     """
     products = [torch.dot(m.gradient.reshape(-1), m.vector.reshape(-1)) for m in found]
     exact = not any(m.layer.deterministic for m in found)
@@ -86,36 +101,89 @@ def bounded(found: list[Natural], fresh: Container[TrainedLayer]) -> tuple[list[
             m.vector.mul_(sizes[i])
         else:
             groups.setdefault(id(m.layer.group), []).append(i)
-    steps = {}
+    steps: dict[int, Step] = {}
+    factors: list[Tensor | None] = [None] * len(found)
     for key, members in groups.items():
-        group, device = found[members[0]].layer.group, found[members[0]].vector.device
-        rate = max(1.0, *(plain(each["lr"]) for i in members for each in found[i].layer.groups))
-        halves = tuple(0.5 * (rate * sizes[i]) ** 2 for i in members)
+        layers = [found[i].layer for i in members]
+        group, device = layers[0].group, found[members[0]].vector.device
+        rate = max(plain(each["lr"]) for layer in layers for each in layer.groups)
+        halves = tuple(0.5 * (max(1.0, rate) * sizes[i]) ** 2 for i in members)
         forms = torch.stack([products[i].to(device, torch.float32) for i in members])
-        divergence = forms @ _on_device(halves, device)
         # A divergence that is zero, or by rounding less, leaves the step as it is.
-        most = _bound(group, [found[i].layer for i in members]) * min(found[i].layer.pace.trust for i in members)
-        factor = (most / divergence.clamp_min(1e-30)).sqrt_().clamp_max_(1.0)
-        refreshed = any(found[i].layer in fresh for i in members)
-        reference = found[members[0]].layer.reference
+        divergences = (forms * _on_device(halves, device)).clamp_min_(TINY)
+        divergence = divergences.sum()
+        apart, trust = exact and layers[0].finds_damping, min(layer.pace.trust for layer in layers)
+        most = _bound(group, layers, apart) * trust
+        each = _shared(divergences, most) if apart else (most / divergence).sqrt_().clamp_max_(1.0).expand(len(members))
+        if not exact and layers[0].finds_damping:
+            reach = rate / (1 - chosen(group, "momentum"))
+            each = each * _gentle([found[i] for i in members], each, reach, len(found), device)
+        refreshed = any(layer in fresh for layer in layers)
+        reference = layers[0].reference
         if reference is not None and not refreshed:
             # A step that is inside the region is harmless, however small those of the refresh were.
-            factor = factor * ((divergence <= most) | (divergence / rate**2 <= BRAKE * reference.to(device)))
-        steps[key] = Step(divergence / rate**2, factor, refreshed, plain(group["lr"]))
-        for i in members:
-            vector, scale = found[i].vector, factor.to(found[i].vector.dtype) * sizes[i]
-            vector.mul_(scale if scale.device == vector.device else scale.to(vector.device))
-    return products, steps
+            harmless = (divergence <= most) | (divergence / max(1.0, rate) ** 2 <= BRAKE * reference.to(device))
+            each = each * harmless
+        left = ((divergences * each.square()).sum() / divergence).sqrt_()
+        steps[key] = Step(divergence / max(1.0, rate) ** 2, left, refreshed, plain(group["lr"]))
+        for i, shortening in zip(members, each.unbind(), strict=True):
+            vector = found[i].vector
+            factors[i] = factor = shortening.to(vector.device, vector.dtype)
+            vector.mul_(factor * sizes[i])
+    return products, factors, steps
 
 
-def _bound(group: dict[str, Any], layers: list[TrainedLayer]) -> float:
-    """ε of a group with these layers, in nats: as it is given, or by the number of their random variables."""
+def _bound(group: dict[str, Any], layers: list[TrainedLayer], apart: bool) -> float:
+    """ε of a group with these layers, in nats: as it is given, or by the number of their random variables.
+
+    Of layers that are `apart` it is the sum of what each may have, and of others the mean.
+    """
     given = chosen(group, "trust_region")
     if given != AUTO:
         return float(plain(given))
     stochastic = [layer.variables for layer in layers if not layer.deterministic]
     counts = stochastic or [layer.variables for layer in layers]
-    return min(NATS * sum(counts) / len(counts), MOST_NATS)
+    return min(NATS * sum(counts), MOST_SHARED) if apart else min(NATS * sum(counts) / len(counts), MOST_TOGETHER)
+
+
+def _shared(divergences: Tensor, most: float) -> Tensor:
+    """The factors by which layers are shortened that have `most` together.
+
+    Each may have as much as any other. What is left by those that want less goes to the others: with the level t at
+    which Σ min(divergence, t) = most, no layer has more than t.
+    """
+    ascending = divergences.sort().values
+    below: Tensor = torch.nn.functional.pad(ascending[:-1], (1, 0)).cumsum(0)  # not by a difference, which would lose digits
+    level: Tensor = ((most - below) / _on_device(tuple(range(len(below), 0, -1)), below.device)).amax()
+    return (level / divergences).sqrt_().clamp_max_(1.0)
+
+
+def _gentle(found: list[Natural], before: Tensor, reach: float, count: int, device: torch.device) -> Tensor:
+    """Further factors, by which none of `count` layers changes more than its part of `CHANGE` of its weights at once.
+
+    The Fisher matrix of a deterministic layer says what its units do to the outputs now. Where they do next to nothing,
+    because those above do nothing yet, divergences bound nothing: all of them may wake up together, within a few steps.
+    A function of many layers stays near to what it was if no layer changes by a large part of itself.
+
+    Args:
+        found: of the layers of a group, the vectors still x.
+        before: the factors so far.
+        reach: how far vectors of equal direction go, momentum and rate together.
+        count: of all layers.
+        device: of the factors.
+    """
+    lengths, weights = [], []
+    for m in found:
+        squares = torch.stack([_length(p.detach()) for p in m.layer.parameters]).square().sum()
+        weights.append(squares.clamp_min(USUAL_SQUARES * len(m.gradient)).to(device))
+        lengths.append((_length(m.vector) * (1 + m.damping)).to(device))
+    changes = torch.stack(lengths) * before * reach
+    return (torch.stack(weights).sqrt_() * (CHANGE / count) / changes.clamp_min(TINY)).clamp_max_(1.0)
+
+
+def _length(tensor: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
+    return length.float()
 
 
 @lru_cache(maxsize=64)
@@ -124,7 +192,7 @@ def _on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float32, device=device)
 
 
-def squared_lengths(found: list[Natural], steps: dict[int, Step]) -> dict[Tensor, Tensor]:
+def squared_lengths(found: list[Natural], factors: list[Tensor | None]) -> dict[Tensor, Tensor]:
     """vᵀMv of the natural gradients that `bounded` gave, for layers whose second moment is of units or layers.
 
     M = (αI + F)/s is the metric of v = f·s·(αI + F)⁻¹g, which the trust region shortened by f, so that vᵀMv = f·gᵀv.
@@ -132,21 +200,21 @@ def squared_lengths(found: list[Natural], steps: dict[int, Step]) -> dict[Tensor
 
     Args:
         found: of all layers, after `bounded`.
-        steps: what `bounded` did to each group.
+        factors: what `bounded` shortened each by.
 
     Returns:
         For each trained parameter of these layers, the number of its unit or layer in every element.
     """
     squares: dict[Tensor, Tensor] = {}
-    for layer, gradient, vector, _ in found:
+    for (layer, gradient, vector, _), factor in zip(found, factors, strict=True):
         kind = layer.group["second_moment"]
         if kind == DEFAULTS.second_moment:
             continue
         size = layer.declaration.coupled if kind == "unit" else len(gradient)
         # By rounding, or by a solve that is not exact, it could be less than 0 where it is nearly 0.
         lengths = (gradient * vector).sum(1).reshape(-1, size).sum(1).clamp_min_(0)
-        if id(layer.group) in steps:
-            lengths = lengths * steps[id(layer.group)].factor.to(lengths)
+        if factor is not None:
+            lengths = lengths * factor
         split = layer.split(lengths.repeat_interleave(size).unsqueeze(1).expand_as(vector))
         squares.update({p: square.to(p.dtype) for p, square in split.items()})
     return squares
