@@ -31,8 +31,9 @@ from .spread import Load, balanced, share_of
 
 START = 0.1
 """The damping of the first refresh, or this share of the mean diagonal element of the blocks, if that is more."""
-MOST = 2.0
-"""One refresh multiplies or divides the damping by at most this."""
+RISE, FALL = 10.0, 2.0
+"""One refresh multiplies the damping by at most the one, or divides it by the other, which is also how fast a damping
+that is below its floor gets there."""
 LEAST, LARGEST = 1e-5, 1e7
 """The bounds of a damping that is found."""
 FLOOR, LOWER_FLOOR = 0.1, 0.03
@@ -109,8 +110,8 @@ def adapted(damping: float, found: float, predicted: float, floor: float = LEAST
     """The damping at which about as much curvature should be found as predicted, or the floor if that is more."""
     if not (found >= 0 and 0 < predicted < math.inf):  # a gradient of zero tells nothing, nor do overflows
         return damping
-    wanted = min(max(damping * (found / predicted), floor, damping / MOST), damping * MOST)
-    return min(max(wanted, LEAST), LARGEST)  # what was given before may be out of bounds
+    wanted = min(max(damping * (found / predicted), damping / FALL), damping * RISE)
+    return min(max(wanted, min(floor, damping * FALL), LEAST), LARGEST)  # what was given before may be out of bounds
 
 
 def floor_of(parents: int, samples: int, predicted: float, noise: float, stochastic: bool = True) -> float:

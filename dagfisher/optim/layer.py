@@ -211,7 +211,7 @@ class TrainedLayer(LayerMatrix):
             coupled = self.declaration.coupled > 1
             fisher, window = LayerFisher(damping, sizes, solvers, coupled), Window()
             window.restore(state["window"], device)
-            pace, reference = Pace(*state.get("pace", Pace(USUAL))), state.get("reference")
+            pace, reference = Pace(*state.get("pace", Pace(USUAL))[:1]), state.get("reference")
             reference = None if reference is None else reference.to(device)
             outputs = int(state.get("outputs", 1))
             if len(layout) != len(self.layout()) or not 0 <= refreshed < step or not 0 <= damping < math.inf:

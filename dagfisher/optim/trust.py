@@ -112,8 +112,8 @@ def bounded(
         # A divergence that is zero, or by rounding less, leaves the step as it is.
         divergences = (forms * _on_device(halves, device)).clamp_min_(TINY)
         divergence = divergences.sum()
-        apart, trust = exact and layers[0].finds_damping, min(layer.pace.trust for layer in layers)
-        most = _bound(group, layers, apart) * trust
+        apart = exact and layers[0].finds_damping
+        most = _bound(group, layers, apart)
         each = _shared(divergences, most) if apart else (most / divergence).sqrt_().clamp_max_(1.0).expand(len(members))
         if not exact and layers[0].finds_damping:
             reach = rate / (1 - chosen(group, "momentum"))

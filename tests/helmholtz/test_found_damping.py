@@ -13,7 +13,7 @@ from dagfisher import DAGNaturalGradient, datasets
 from dagfisher.errors import SettingError
 from dagfisher.helmholtz import HelmholtzMachine, Schedule, Trainer
 from dagfisher.helmholtz import train as train_module
-from dagfisher.optim.damping import LEAST, MOST
+from dagfisher.optim.damping import FALL, LEAST, RISE
 
 from .enumeration import tiny_machine
 
@@ -39,7 +39,7 @@ def test_each_layer_of_both_networks_finds_its_own(algorithm: str) -> None:
         dampings = shown(trainer, "damping")
         for layer, damping in dampings.items():
             if number % 2 == 0 and before:
-                assert before[layer] / MOST <= damping <= max(before[layer] * MOST, LEAST)
+                assert before[layer] / FALL <= damping <= max(before[layer] * RISE, LEAST)
             elif before:
                 assert damping == before[layer]
         before = dampings

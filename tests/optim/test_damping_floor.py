@@ -84,12 +84,13 @@ def test_a_gradient_without_noise_has_no_floor() -> None:
     assert layer.weight.grad is not None and layer.weight.grad.norm() < 1e-8
 
 
-def test_a_floor_is_reached_by_the_same_steps_as_any_damping() -> None:
+def test_a_floor_is_reached_by_factors_of_two_and_passed_by_larger_ones() -> None:
     assert adapted(0.01, 1.0, 1.0, 0.1) == 0.02
     assert adapted(0.08, 1.0, 1.0, 0.1) == 0.1
     assert adapted(0.3, 0.1, 1.0, 0.1) == 0.15
     assert adapted(0.15, 0.1, 1.0, 0.1) == 0.1
-    assert adapted(0.3, 3.0, 1.0, 0.1) == 0.6
+    assert adapted(0.3, 3.0, 1.0, 0.1) == pytest.approx(0.9)
+    assert adapted(0.01, 30.0, 1.0, 0.1) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(("hidden", "floor"), [("bernoulli", FLOOR), ("deterministic", LOWER_FLOOR)])

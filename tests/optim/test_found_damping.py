@@ -35,11 +35,12 @@ from dagfisher._reading import answered
 from dagfisher.fisher import statistics
 from dagfisher.fisher.segments import GramSegment
 from dagfisher.optim.damping import (
+    FALL,
     FLOOR,
     LARGEST,
     LEAST,
-    MOST,
     NOISY,
+    RISE,
     SHARE,
     START,
     adapted,
@@ -57,7 +58,7 @@ def built(parameters: Any, **settings: Any) -> DAGNaturalGradient:
 
 def by_rule(damping: float, ratio: float, floor: float = 0.0) -> float:
     """α times the ratio or the floor, changed by no more than a factor, within bounds."""
-    return float(np.clip(np.clip(max(damping * ratio, floor), damping / MOST, damping * MOST), LEAST, LARGEST))
+    return float(np.clip(max(np.clip(damping * ratio, damping / FALL, damping * RISE), min(floor, damping * FALL)), LEAST, LARGEST))
 
 
 def floor_by_hand(g: Array | Tensor, rows: int, curvature: float, fresh: Sequence[Array], damping: float) -> float:
@@ -106,8 +107,8 @@ def test_the_damping_and_the_steps_are_those_of_the_rule(solver: str, every: int
         assert shown(opt, "damping") == pytest.approx(list(dampings.values()), rel=1e-9)
         if number >= every:
             assert shown(opt, "ratio") == pytest.approx(ratios[-2:], rel=1e-8)
-    assert any(1 / MOST < ratio < MOST for ratio in ratios)
-    assert any(ratio > MOST for ratio in ratios) or any(ratio < 1 / MOST for ratio in ratios)
+    assert any(1 / FALL < ratio < RISE for ratio in ratios)
+    assert any(ratio > RISE for ratio in ratios) or any(ratio < 1 / FALL for ratio in ratios)
 
 
 @given(
@@ -118,7 +119,7 @@ def test_the_damping_and_the_steps_are_those_of_the_rule(solver: str, every: int
 def test_the_new_damping_is_never_out_of_bounds(damping: float, found: float, predicted: float) -> None:
     after = adapted(damping, found, predicted)
     assert LEAST <= after <= LARGEST
-    assert damping / MOST * (1 - 1e-12) <= after <= damping * MOST * (1 + 1e-12)
+    assert damping / FALL * (1 - 1e-12) <= after <= damping * RISE * (1 + 1e-12)
     if not found >= 0 or not 0 < predicted < math.inf:
         assert after == damping
     else:
@@ -126,8 +127,8 @@ def test_the_new_damping_is_never_out_of_bounds(damping: float, found: float, pr
 
 
 def test_a_change_is_by_a_factor_at_most_and_ends_at_the_bounds() -> None:
-    assert adapted(0.3, 3.0, 1.0) == 0.3 * MOST
-    assert adapted(0.3, 0.0, 1.0) == 0.3 / MOST
+    assert adapted(0.3, 30.0, 1.0) == 0.3 * RISE
+    assert adapted(0.3, 0.0, 1.0) == 0.3 / FALL
     assert adapted(0.3, 1.1, 1.0) == pytest.approx(0.33)
     assert adapted(LARGEST / 1.5, 3.0, 1.0) == LARGEST
     assert adapted(LEAST * 1.5, 0.0, 1.0) == LEAST
