@@ -186,7 +186,7 @@ class OptimizerSettings:
         ),
         "ε, in nats, the most that ½vᵀ(αI + F)v of a natural gradient v may be over the layers of a param group, or "
         "None: a longer one is shortened, so that the divergence of a step −lr·v is at most lr²·ε to second order. "
-        "auto: by the number of random variables in a layer; with a given damping none",
+        "auto: by the number of random variables; with a given damping none",
     )
     window: int = setting(
         1,

@@ -12,7 +12,6 @@ from torch import Tensor
 from .layer import Refreshed, TrainedLayer
 from .settings import AUTO, DEFAULTS, chosen, plain
 
-
 TINY = 1e-30
 """Below what is compared."""
 
@@ -104,33 +103,49 @@ def bounded(
     steps: dict[int, Step] = {}
     factors: list[Tensor | None] = [None] * len(found)
     for key, members in groups.items():
-        layers = [found[i].layer for i in members]
-        group, device = layers[0].group, found[members[0]].vector.device
-        rate = max(plain(each["lr"]) for layer in layers for each in layer.groups)
-        halves = tuple(0.5 * (max(1.0, rate) * sizes[i]) ** 2 for i in members)
-        forms = torch.stack([products[i].to(device, torch.float32) for i in members])
-        # A divergence that is zero, or by rounding less, leaves the step as it is.
-        divergences = (forms * _on_device(halves, device)).clamp_min_(TINY)
-        divergence = divergences.sum()
-        apart = exact and layers[0].finds_damping
-        most = _bound(group, layers, apart)
-        each = _shared(divergences, most) if apart else (most / divergence).sqrt_().clamp_max_(1.0).expand(len(members))
-        if not exact and layers[0].finds_damping:
-            reach = rate / (1 - chosen(group, "momentum"))
-            each = each * _gentle([found[i] for i in members], each, reach, len(found), device)
-        refreshed = any(layer in fresh for layer in layers)
-        reference = layers[0].reference
-        if reference is not None and not refreshed:
-            # A step that is inside the region is harmless, however small those of the refresh were.
-            harmless = (divergence <= most) | (divergence / max(1.0, rate) ** 2 <= BRAKE * reference.to(device))
-            each = each * harmless
-        left = ((divergences * each.square()).sum() / divergence).sqrt_()
-        steps[key] = Step(divergence / max(1.0, rate) ** 2, left, refreshed, plain(group["lr"]))
+        own = [found[i] for i in members]
+        together = 0 if exact else len(found)
+        each, steps[key] = _shortened(own, [products[i] for i in members], [sizes[i] for i in members], together, fresh)
         for i, shortening in zip(members, each.unbind(), strict=True):
             vector = found[i].vector
             factors[i] = factor = shortening.to(vector.device, vector.dtype)
             vector.mul_(factor * sizes[i])
     return products, factors, steps
+
+
+def _shortened(
+    found: list[Natural], products: list[Tensor], sizes: list[float], together: int, fresh: Container[TrainedLayer]
+) -> tuple[Tensor, Step]:
+    """The factors by which the layers of one group are shortened, and what that does to the step.
+
+    Args:
+        found: of the layers of the group, the vectors still x.
+        products: x·g of each.
+        sizes: s of each.
+        together: the layers of the model, if some are deterministic; otherwise 0.
+        fresh: the layers that this step refreshes.
+    """
+    layers, device = [m.layer for m in found], found[0].vector.device
+    group, reference = layers[0].group, layers[0].reference
+    rate = max(plain(each["lr"]) for layer in layers for each in layer.groups)
+    halves = tuple(0.5 * (max(1.0, rate) * size) ** 2 for size in sizes)
+    forms = torch.stack([product.to(device, torch.float32) for product in products])
+    # A divergence that is zero, or by rounding less, leaves the step as it is.
+    divergences = (forms * _on_device(halves, device)).clamp_min_(TINY)
+    divergence = divergences.sum()
+    apart = layers[0].finds_damping and not together
+    most = _bound(group, layers, apart)
+    alike = (most / divergence).sqrt_().clamp_max_(1.0)
+    factors = _shared(divergences, most) if apart else alike.expand(len(found))
+    if layers[0].finds_damping and together:
+        factors = factors * _gentle(found, factors, rate / (1 - chosen(group, "momentum")), together)
+    refreshed = any(layer in fresh for layer in layers)
+    usual = divergence / max(1.0, rate) ** 2
+    if reference is not None and not refreshed:
+        # A step that is inside the region is harmless, however small those of the refresh were.
+        factors = factors * ((divergence <= most) | (usual <= BRAKE * reference.to(device)))
+    factor = ((divergences * factors.square()).sum() / divergence).sqrt_()
+    return factors, Step(usual, factor, refreshed, plain(group["lr"]))
 
 
 def _bound(group: dict[str, Any], layers: list[TrainedLayer], apart: bool) -> float:
@@ -153,12 +168,13 @@ def _shared(divergences: Tensor, most: float) -> Tensor:
     which Σ min(divergence, t) = most, no layer has more than t.
     """
     ascending = divergences.sort().values
-    below: Tensor = torch.nn.functional.pad(ascending[:-1], (1, 0)).cumsum(0)  # not by a difference, which would lose digits
+    # Not the difference of a sum and its last part, which would lose digits.
+    below: Tensor = torch.nn.functional.pad(ascending[:-1], (1, 0)).cumsum(0)
     level: Tensor = ((most - below) / _on_device(tuple(range(len(below), 0, -1)), below.device)).amax()
     return (level / divergences).sqrt_().clamp_max_(1.0)
 
 
-def _gentle(found: list[Natural], before: Tensor, reach: float, count: int, device: torch.device) -> Tensor:
+def _gentle(found: list[Natural], before: Tensor, reach: float, count: int) -> Tensor:
     """Further factors, by which none of `count` layers changes more than its part of `CHANGE` of its weights at once.
 
     The Fisher matrix of a deterministic layer says what its units do to the outputs now. Where they do next to nothing,
@@ -169,10 +185,9 @@ def _gentle(found: list[Natural], before: Tensor, reach: float, count: int, devi
         found: of the layers of a group, the vectors still x.
         before: the factors so far.
         reach: how far vectors of equal direction go, momentum and rate together.
-        count: of all layers.
-        device: of the factors.
+        count: of all layers of the model.
     """
-    lengths, weights = [], []
+    lengths, weights, device = [], [], before.device
     for m in found:
         squares = torch.stack([_length(p.detach()) for p in m.layer.parameters]).square().sum()
         weights.append(squares.clamp_min(USUAL_SQUARES * len(m.gradient)).to(device))

@@ -58,7 +58,8 @@ def built(parameters: Any, **settings: Any) -> DAGNaturalGradient:
 
 def by_rule(damping: float, ratio: float, floor: float = 0.0) -> float:
     """α times the ratio or the floor, changed by no more than a factor, within bounds."""
-    return float(np.clip(max(np.clip(damping * ratio, damping / FALL, damping * RISE), min(floor, damping * FALL)), LEAST, LARGEST))
+    wanted = np.clip(damping * ratio, damping / FALL, damping * RISE)
+    return float(np.clip(max(wanted, min(floor, damping * FALL)), LEAST, LARGEST))
 
 
 def floor_by_hand(g: Array | Tensor, rows: int, curvature: float, fresh: Sequence[Array], damping: float) -> float:

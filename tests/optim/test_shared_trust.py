@@ -1,4 +1,4 @@
-"""The trust region that is found by itself: layers that are independent share it, layers that act together are gentle."""
+"""The trust region that is found: layers that are independent share it, layers that act together are gentle."""
 
 from __future__ import annotations
 
