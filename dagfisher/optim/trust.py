@@ -187,18 +187,18 @@ def _gentle(found: list[Natural], before: Tensor, reach: float, count: int) -> T
         reach: how far vectors of equal direction go, momentum and rate together.
         count: of all layers of the model.
     """
-    lengths, weights, device = [], [], before.device
-    for m in found:
-        squares = torch.stack([_length(p.detach()) for p in m.layer.parameters]).square().sum()
-        weights.append(squares.clamp_min(USUAL_SQUARES * len(m.gradient)).to(device))
-        lengths.append((_length(m.vector) * (1 + m.damping)).to(device))
-    changes = torch.stack(lengths) * before * reach
-    return (torch.stack(weights).sqrt_() * (CHANGE / count) / changes.clamp_min(TINY)).clamp_max_(1.0)
+    device = before.device
+    usual = _on_device(tuple((USUAL_SQUARES * len(m.gradient)) ** 0.5 for m in found), device)
+    weights = torch.maximum(_lengths([m.layer.parameters[0].detach() for m in found], device), usual)
+    whole = _lengths([m.vector for m in found], device) * _on_device(tuple(1 + m.damping for m in found), device)
+    changes = whole * before * reach
+    return (weights * (CHANGE / count) / changes.clamp_min_(TINY)).clamp_max_(1.0)
 
 
-def _length(tensor: Tensor) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
-    return length.float()
+def _lengths(tensors: list[Tensor], device: torch.device) -> Tensor:
+    dtypes = [torch.promote_types(tensor.dtype, torch.float32) for tensor in tensors]
+    norms = [torch.linalg.vector_norm(tensor, dtype=dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+    return torch.stack([norm.to(device, torch.float32) for norm in norms])
 
 
 @lru_cache(maxsize=64)

@@ -90,7 +90,7 @@ def changes(net: nn.Sequential, steps: int, scale: float = 1e3, **more: Any) -> 
         before = [torch.cat([layer.weight, layer.bias[:, None]], 1).detach().clone() for layer in net[::2]]
         optimizer.step()
         after = [torch.cat([layer.weight, layer.bias[:, None]], 1).detach() for layer in net[::2]]
-        usual = [float(b.norm().clamp_min((len(b) / 3) ** 0.5)) for b in before]
+        usual = [float(b[:, :-1].norm().clamp_min((len(b) / 3) ** 0.5)) for b in before]  # of the weight
         rows.append([float((a - b).norm()) / u for a, b, u in zip(after, before, usual, strict=True)])
     return rows
 
