@@ -59,7 +59,7 @@ def refresh_next(trained: Trainer) -> None:
     """Let the coming step refresh every layer, as it would in the middle of a training: for 50 uses."""
     for layer in trained.optimizer._layers:
         layer.refreshed -= 50
-        layer.pace = type(layer.pace)(50, 1.0)
+        layer.pace = type(layer.pace)(50)
     trained.optimizer._arm()
 
 
@@ -147,7 +147,7 @@ def worker(world: int, clock: Clock) -> None:
             step += 1
             for _ in range(STEPS):
                 for layer in trained.optimizer._layers:
-                    layer.pace = type(layer.pace)(50, 1.0)
+                    layer.pace = type(layer.pace)(50)
                 whole, _, sent = timed(trained, step, clock)
                 found["reuse step"].append(whole)
                 found["gradients"].append(sent)

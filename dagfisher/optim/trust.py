@@ -32,6 +32,8 @@ class Step(NamedTuple):
     """Of the whole step, at a rate of 1 and before it was shortened, in nats."""
     factor: Tensor
     """What its length in the Fisher metric was multiplied by, at most 1."""
+    shortened: Tensor
+    """Whether any of its layers was shortened."""
     refreshed: bool
     """Whether a layer of the group was."""
     lr: float
@@ -78,7 +80,7 @@ def bounded(
 
     All layers of a group are shortened alike. But where s is 1, the divergences of the layers are independent of each
     other and just add up: the layers share the bound (`_shared`). And where some layers are deterministic and find
-    their damping, none may change much of its weights at once (`_gentle`).
+    their damping, none may change much of its weights at once (`_gentle`), unless Adam's moments rescale the steps.
 
     A Fisher can become wrong while it is kept. If the divergence of a whole step is more than `BRAKE` times what it was
     when the Fisher was made, and more than the bound, it adds nothing to the momentum.
@@ -122,7 +124,7 @@ def _shortened(
         found: of the layers of the group, the vectors still x.
         products: x·g of each.
         sizes: s of each.
-        together: the layers of the model, if some are deterministic; otherwise 0.
+        together: the layers that have a gradient, if some are deterministic; otherwise 0.
         fresh: the layers that this step refreshes.
     """
     layers, device = [m.layer for m in found], found[0].vector.device
@@ -137,15 +139,15 @@ def _shortened(
     most = _bound(group, layers, apart)
     alike = (most / divergence).sqrt_().clamp_max_(1.0)
     factors = _shared(divergences, most) if apart else alike.expand(len(found))
-    if layers[0].finds_damping and together:
-        factors = factors * _gentle(found, factors, rate / (1 - chosen(group, "momentum")), together)
+    if layers[0].finds_damping and together and group["betas"] is None:
+        factors = factors * _gentle(found, factors, together)
     refreshed = any(layer in fresh for layer in layers)
     usual = divergence / max(1.0, rate) ** 2
     if reference is not None and not refreshed:
         # A step that is inside the region is harmless, however small those of the refresh were.
         factors = factors * ((divergence <= most) | (usual <= BRAKE * reference.to(device)))
-    factor = ((divergences * factors.square()).sum() / divergence).sqrt_()
-    return factors, Step(usual, factor, refreshed, plain(group["lr"]))
+    factor = ((divergences * factors.square()).sum() / divergence).sqrt_().nan_to_num_(0.0)
+    return factors, Step(usual, factor, (factors < 1).any(), refreshed, plain(group["lr"]))
 
 
 def _bound(group: dict[str, Any], layers: list[TrainedLayer], apart: bool) -> float:
@@ -174,25 +176,28 @@ def _shared(divergences: Tensor, most: float) -> Tensor:
     return (level / divergences).sqrt_().clamp_max_(1.0)
 
 
-def _gentle(found: list[Natural], before: Tensor, reach: float, count: int) -> Tensor:
+def _gentle(found: list[Natural], before: Tensor, count: int) -> Tensor:
     """Further factors, by which none of `count` layers changes more than its part of `CHANGE` of its weights at once.
 
     The Fisher matrix of a deterministic layer says what its units do to the outputs now. Where they do next to nothing,
     because those above do nothing yet, divergences bound nothing: all of them may wake up together, within a few steps.
-    A function of many layers stays near to what it was if no layer changes by a large part of itself.
+    A function of many layers stays near to what it was if no layer changes by a large part of itself. What counts is
+    how far vectors of one direction go, by rate and momentum together.
 
     Args:
         found: of the layers of a group, the vectors still x.
         before: the factors so far.
-        reach: how far vectors of equal direction go, momentum and rate together.
-        count: of all layers of the model.
+        count: of all layers that have a gradient.
     """
     device = before.device
+    groups = [group for m in found for group in m.layer.groups]
+    reach = max(plain(group["lr"]) / (1 - plain(chosen(group, "momentum"))) for group in groups)
     usual = _on_device(tuple((USUAL_SQUARES * len(m.gradient)) ** 0.5 for m in found), device)
     weights = torch.maximum(_lengths([m.layer.parameters[0].detach() for m in found], device), usual)
     whole = _lengths([m.vector for m in found], device) * _on_device(tuple(1 + m.damping for m in found), device)
     changes = whole * before * reach
-    return (weights * (CHANGE / count) / changes.clamp_min_(TINY)).clamp_max_(1.0)
+    factors: Tensor = weights * (CHANGE / count) / changes.clamp_min_(TINY)
+    return factors.clamp_max_(1.0)
 
 
 def _lengths(tensors: list[Tensor], device: torch.device) -> Tensor:
@@ -201,7 +206,7 @@ def _lengths(tensors: list[Tensor], device: torch.device) -> Tensor:
     return torch.stack([norm.to(device, torch.float32) for norm in norms])
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _on_device(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     """The numbers as a tensor; those of steps that reuse a Fisher at one rate are sent once."""
     return torch.tensor(numbers, dtype=torch.float32, device=device)
@@ -246,7 +251,7 @@ class TrustRegions:
         """Note a step that was taken; never waits for the device."""
         self._last.update(steps)
         for key, step in steps.items():
-            count = (step.factor < 1).long()
+            count = step.shortened.long()
             before = self._shortened.get(key)
             self._shortened[key] = count if before is None else before.to(count.device) + count
 

@@ -132,3 +132,57 @@ def test_stochastic_layers_have_no_such_bound() -> None:
     before = net[1].weight.detach().clone()
     optimizer.step()
     assert float((net[1].weight.detach() - before).norm() / before.norm()) > 1
+
+
+def test_layers_that_act_together_have_the_mean_bound_of_the_stochastic_ones() -> None:
+    """0.06 nats for each of their variables, 16 at most; the deterministic layer does not count."""
+    for units, wanted in ((50, 3.0), (600, 16.0)):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, units)).double()
+        for module, family in ((net[0], "deterministic"), (net[2], "bernoulli")):
+            dagfisher.declare(module, family)
+        optimizer = DAGNaturalGradient(net.parameters(), lr=1.0, betas=(0.0, 0.0))  # without the bound on changes
+        logits = net(torch.randn(9, 6, dtype=F64))
+        optimizer.sample_fisher()
+        (1e6 * logits).square().sum().backward()
+        optimizer.step()
+        assert optimizer.diagnostics()["groups"][0]["divergence"] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_the_slower_momentum_of_weight_and_bias_counts() -> None:
+    """Steps of a weight without momentum are as short as those of its bias with momentum want it."""
+    net = sleeping()
+    weights, biases = ([p for n, p in net.named_parameters() if n.endswith(kind)] for kind in ("weight", "bias"))
+    groups = [{"params": weights, "momentum": 0.0}, {"params": biases, "momentum": 0.95}]
+    optimizer = DAGNaturalGradient(groups, lr=0.2)
+    logits = net(torch.randn(32, 6, dtype=F64))
+    optimizer.sample_fisher()
+    (-1e3 * logits.sum() / 32).backward()
+    vectors = optimizer.natural_gradient()
+    moved = torch.cat([vectors[net[4].weight], vectors[net[4].bias][:, None]], 1).norm() * 0.2 / (1 - 0.95)
+    usual = max(float(net[4].weight.detach().norm()), (4 / 3) ** 0.5)
+    assert float(moved) / usual == pytest.approx(CHANGE / 3, rel=1e-5)
+
+
+def test_what_was_shortened_is_counted_though_it_hardly_counts_in_the_metric() -> None:
+    net = sleeping()
+    optimizer = DAGNaturalGradient(net.parameters())
+    logits = net(torch.randn(32, 6, dtype=F64))
+    optimizer.sample_fisher()
+    (-1e3 * logits.sum() / 32).backward()
+    optimizer.step()
+    assert optimizer.diagnostics()["groups"][0]["shortened"] == 1
+
+
+def test_a_pace_of_an_older_checkpoint_is_read() -> None:
+    """It had a second number."""
+    net = sleeping()
+    optimizer = DAGNaturalGradient(net.parameters())
+    layer = next(iter(optimizer.named_layers().values()))
+    logits = net(torch.randn(32, 6, dtype=F64))
+    optimizer.sample_fisher()
+    (-logits.sum() / 32).backward()
+    optimizer.step()
+    state = {**layer.state(), "pace": [3, 0.25]}
+    layer.restore(layer.restored(state, 1))
+    assert layer.pace == (3,)
