@@ -42,9 +42,9 @@ class ShownOptimizer(JoinableOptimizer):
             geometric mean over its layers (once one has a Fisher), and, with a trust region, the ``divergence`` of the
             last step in nats (to second order), the ``factor`` of its length in that metric (1: whole), and how many
             steps were ``shortened`` so far, in any layer; ``layers``: for each layer by name its ``damping``,
-            ``solver``, the step at which it was ``refreshed``, ``ratio``, the curvature that fresh samples found at that
-            refresh over the predicted one (None if the damping is given), and ``failures``, refreshes in a row whose
-            blocks could not be inverted.
+            ``solver``, the step at which it was ``refreshed``, ``ratio``, the curvature that fresh samples found at
+            that refresh over the predicted one (None if the damping is given), and ``failures``, refreshes in a row
+            whose blocks could not be inverted.
         """
         groups = [
             {"lr": plain(group["lr"]), **self._damping_of(group), **self._regions.described(group)}
