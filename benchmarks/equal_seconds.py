@@ -8,7 +8,7 @@ For every model of `models`: `DAGNaturalGradient(params)` with no argument, and 
 of four learning rates and of two batch settings. The learning rate of all stays for the first half of the budget of
 processor seconds and then falls linearly to zero. A rival is tuned with one seed on validation data: all eight settings
 with a quarter of the budget, the two best with all of it; the better one then has three other seeds on test data, as
-the natural gradient has. The natural gradient also has runs with a half and a quarter of the budget, whose learning
+the natural gradient has. The natural gradient also has runs with 0.5, 0.3 and 0.25 of the budget, whose learning
 rates fall within it: they tell how soon it reaches what a rival has at the end. Only training is on the clock, one
 thread for each run. A divergence is a result.
 One line of benchmarks/results/equal_seconds.jsonl for each run; what is there is not run again. `--redo` runs the
@@ -40,7 +40,7 @@ from dagfisher.datasets import DataError
 RESULTS = Path(__file__).parent / "results"
 POINTS = {"quarter": 4, "full": 8, "final": 20}
 QUICK_SECONDS = 0.36
-SHARES = (1.0, 0.5, 0.25)
+SHARES = (1.0, 0.5, 0.3, 0.25)
 """Of the budget, for the runs of the natural gradient."""
 
 
