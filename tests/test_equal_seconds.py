@@ -208,9 +208,9 @@ def test_rivals_are_tuned_on_valid_then_run_on_test_and_nothing_runs_twice(model
     runs = [json.loads(line) for line in lines]
     stages = [(run["method"], run["stage"]) for run in runs]
     tuning = [("adam", "quarter")] * 8 + [("adam", "full")] * 2
-    assert stages == [("natural", "final")] * 3 + [*tuning, ("adam", "final")]
-    assert [run["budget"] for run in runs[:3]] == [0.36, 0.18, 0.09]
-    runs, before, lines = runs[2:], lines[:2], lines[2:]
+    assert stages == [("natural", "final")] * 4 + [*tuning, ("adam", "final")]
+    assert [run["budget"] for run in runs[:4]] == pytest.approx([0.36, 0.18, 0.108, 0.09])
+    runs, before, lines = runs[3:], lines[:3], lines[3:]
     settings = [(run["rate"], run["batch"]) for run in runs]
     ends = [run["curve"][-1][2] for run in runs]
     quarter = sorted(range(1, 9), key=lambda i: -ends[i])
@@ -223,15 +223,15 @@ def test_rivals_are_tuned_on_valid_then_run_on_test_and_nothing_runs_twice(model
     assert shown.endswith(report) and "logistic regression" in report and "Adam, rate" in report
     out.write_text("".join(before + lines[:5] + lines[6:]))
     script("equal_seconds.py", *arguments)
-    again = [json.loads(line) for line in out.read_text().splitlines()[2:]]
+    again = [json.loads(line) for line in out.read_text().splitlines()[3:]]
     assert again[:11] == runs[:5] + runs[6:] and settings[5] == (again[11]["rate"], again[11]["batch"])
 
     from equal_seconds import Chain, Plan, Results
 
     results, logistic = Results(out), models.named("logistic")
     assert not Chain(logistic, "natural", Plan(quick=True), results).missing()
-    assert len(Chain(logistic, "natural", Plan(quick=True), results, redo=True).missing()) == 3
-    assert len(Chain(logistic, "natural", Plan(), results).missing()) == 9
+    assert len(Chain(logistic, "natural", Plan(quick=True), results, redo=True).missing()) == 4
+    assert len(Chain(logistic, "natural", Plan(), results).missing()) == 12
 
 
 def test_steps_of_vaes_are_timed_and_those_with_other_threads_kept(tmp_path: Path) -> None:
