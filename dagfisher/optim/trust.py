@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._torch import foreach_norm
 from .layer import Refreshed, TrainedLayer
 from .settings import AUTO, DEFAULTS, chosen, plain
 
@@ -129,7 +130,8 @@ def _shortened(
     """
     layers, device = [m.layer for m in found], found[0].vector.device
     group, reference = layers[0].group, layers[0].reference
-    rate = max(plain(each["lr"]) for layer in layers for each in layer.groups)
+    groups = {id(each): each for layer in layers for each in layer.groups}.values()
+    rate = max(plain(each["lr"]) for each in groups)
     halves = tuple(0.5 * (max(1.0, rate) * size) ** 2 for size in sizes)
     forms = torch.stack([product.to(device, torch.float32) for product in products])
     # A divergence that is zero, or by rounding less, leaves the step as it is.
@@ -140,7 +142,8 @@ def _shortened(
     alike = (most / divergence).sqrt_().clamp_max_(1.0)
     factors = _shared(divergences, most) if apart else alike.expand(len(found))
     if layers[0].finds_damping and together and group["betas"] is None:
-        factors = factors * _gentle(found, factors, together)
+        reach = max(plain(each["lr"]) / (1 - plain(chosen(each, "momentum"))) for each in groups)
+        factors = factors * _gentle(found, factors, reach, together)
     refreshed = any(layer in fresh for layer in layers)
     usual = divergence / max(1.0, rate) ** 2
     if reference is not None and not refreshed:
@@ -176,34 +179,26 @@ def _shared(divergences: Tensor, most: float) -> Tensor:
     return (level / divergences).sqrt_().clamp_max_(1.0)
 
 
-def _gentle(found: list[Natural], before: Tensor, count: int) -> Tensor:
+def _gentle(found: list[Natural], before: Tensor, reach: float, count: int) -> Tensor:
     """Further factors, by which none of `count` layers changes more than its part of `CHANGE` of its weights at once.
 
     The Fisher matrix of a deterministic layer says what its units do to the outputs now. Where they do next to nothing,
     because those above do nothing yet, divergences bound nothing: all of them may wake up together, within a few steps.
-    A function of many layers stays near to what it was if no layer changes by a large part of itself. What counts is
-    how far vectors of one direction go, by rate and momentum together.
+    A function of many layers stays near to what it was if no layer changes by a large part of itself.
 
     Args:
         found: of the layers of a group, the vectors still x.
         before: the factors so far.
+        reach: how far vectors of one direction go, by rate and momentum together.
         count: of all layers that have a gradient.
     """
     device = before.device
-    groups = [group for m in found for group in m.layer.groups]
-    reach = max(plain(group["lr"]) / (1 - plain(chosen(group, "momentum"))) for group in groups)
-    usual = _on_device(tuple((USUAL_SQUARES * len(m.gradient)) ** 0.5 for m in found), device)
-    weights = torch.maximum(_lengths([m.layer.parameters[0].detach() for m in found], device), usual)
-    whole = _lengths([m.vector for m in found], device) * _on_device(tuple(1 + m.damping for m in found), device)
-    changes = whole * before * reach
+    norms = foreach_norm([*(m.vector for m in found), *(m.layer.parameters[0].detach() for m in found)])
+    vectors, weights = torch.stack([norm.to(device, torch.float32) for norm in norms]).view(2, -1)
+    weights = torch.maximum(weights, _on_device(tuple((USUAL_SQUARES * len(m.gradient)) ** 0.5 for m in found), device))
+    changes = vectors * before * _on_device(tuple(1 + m.damping for m in found), device) * reach
     factors: Tensor = weights * (CHANGE / count) / changes.clamp_min_(TINY)
     return factors.clamp_max_(1.0)
-
-
-def _lengths(tensors: list[Tensor], device: torch.device) -> Tensor:
-    dtypes = [torch.promote_types(tensor.dtype, torch.float32) for tensor in tensors]
-    norms = [torch.linalg.vector_norm(tensor, dtype=dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
-    return torch.stack([norm.to(device, torch.float32) for norm in norms])
 
 
 @lru_cache(maxsize=1024)
