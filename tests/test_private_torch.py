@@ -26,6 +26,7 @@ OPERATIONS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "lerp_": lambda: (tensors(1), tensors(2), 0.3),
     "addcmul_": lambda: (tensors(1), tensors(2), tensors(3)),
     "neg": lambda: (tensors(1),),
+    "norm": lambda: (tensors(1),),
     "sqrt": lambda: (tensors(1),),
     "div": lambda: (tensors(1), tensors(2)),
     "div_": lambda: (tensors(1), [2.0, 3.0, 4.0]),

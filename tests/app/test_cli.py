@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import sys
@@ -167,9 +168,13 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_three_by_three_is_learned_by_its_default_layers() -> None:
-    assert main(["train", "--data=three-by-three", "--threads=1", "--eval-samples=5", "--out=a"]) == 0
-    last = read_rows(Path("a"))[-1]
-    assert last.kl is not None and last.kl < 0.03  # nats; layers 6-1 are left with 0.16 to 0.19
+    """Of three seeds, since one in six ends above 0.03 nats; layers 6-1 are left with 0.16 to 0.19."""
+    left = []
+    for seed in range(3):
+        command = ["train", "--data=three-by-three", "--threads=1", "--eval-samples=5", f"--seed={seed}"]
+        assert main([*command, f"--out=a{seed}"]) == 0
+        left.append(read_rows(Path(f"a{seed}"))[-1].kl or math.inf)
+    assert sorted(left)[1] < 0.03 and max(left) < 0.1
 
 
 def test_the_bar_shows_likelihood_rate_and_damping(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from dagfisher import DAGNaturalGradient
 from dagfisher.errors import DagFisherWarning, SettingError, SingularBlockError
 from dagfisher.fisher import LayerFisher
+from dagfisher.optim.damping import FALL, RISE
 from dagfisher.optim.layer import MOST_KEPT
 from dagfisher.optim.refresh import RETRIES
 
@@ -270,7 +271,7 @@ def test_a_found_damping_is_raised_first(attempts: int) -> None:
         torch.testing.assert_close(found - alpha * identity, expected * (1 + old) - old * identity)
     step(net, opt, 2)
     for after, before in zip(shown(opt, "damping"), raised, strict=True):
-        assert before / 2 <= after <= 2 * before
+        assert before / FALL <= after <= before * RISE
 
 
 def test_a_found_damping_that_is_never_enough_keeps_the_fisher() -> None:
@@ -282,7 +283,7 @@ def test_a_found_damping_that_is_never_enough_keeps_the_fisher() -> None:
         step(net, opt, 1)
     assert shown(opt, "damping") == old
     for before, dampings in zip(old, tried.values(), strict=True):
-        assert before / 2 <= dampings[0] <= 2 * before
+        assert before / FALL <= dampings[0] <= before * RISE
         assert dampings == [factor * dampings[0] for factor in RETRIES]
 
 
