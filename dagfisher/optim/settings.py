@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -228,6 +229,18 @@ _ENTRIES = settings_of(OptimizerSettings)
 NAMES = tuple(entry.name for entry in _ENTRIES)
 
 
+PLAIN = (int, float, str, bool, type(None))
+"""Types of values that cannot change; what was checked once need not be checked at every step."""
+
+
+@lru_cache(maxsize=4096)
+def _checked(number: int, value: Any, kind: str) -> Any:
+    """The value of a setting, by its number, if it can be. The type is there because 1 equals True."""
+    entry = _ENTRIES[number]
+    entry.convert(entry.name, value)
+    return value
+
+
 def validate(group: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a param group as Python numbers, "auto" replaced; raises a sentence for the first that cannot be.
 
@@ -235,8 +248,11 @@ def validate(group: Mapping[str, Any]) -> dict[str, Any]:
     """
     refuse(group)
     settings = {}
-    for entry in _ENTRIES:
+    for number, entry in enumerate(_ENTRIES):
         value = group[entry.name]
+        if type(value) in PLAIN:
+            settings[entry.name] = _checked(number, value, type(value).__name__)
+            continue
         if isinstance(value, Tensor) and value.numel() != 1:
             raise SettingError(f"Tensor {entry.name} must be 1-element, not of shape {tuple(value.shape)}.")
         entry.convert(entry.name, value)
