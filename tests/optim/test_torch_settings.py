@@ -1,5 +1,6 @@
 """Settings as torch.optim takes them: numbers of any library, schedules, and the flags of its optimizers."""
 
+import contextlib
 import io
 from collections.abc import Callable
 from typing import Any
@@ -204,3 +205,10 @@ def test_foreach_changes_no_number(foreach: bool | None, set_to_none: bool) -> N
         opt.step()
     train(twin, other, range(3))
     assert same(net, twin)
+
+
+def test_a_value_that_equals_one_that_was_checked_is_checked_itself() -> None:
+    """1 equals True, which `foreach` may be."""
+    for value, bad in ((True, False), (1, True), (1.0, True)):
+        with pytest.raises(SettingError, match="foreach must be True or False") if bad else contextlib.nullcontext():
+            DAGNaturalGradient([torch.nn.Parameter(torch.zeros(1))], foreach=value, undeclared="sgd")  # type: ignore[arg-type]
