@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from dagfisher.errors import NonFiniteError
-from dagfisher.helmholtz import Settings
+from dagfisher.helmholtz import PRESETS, Settings
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -150,11 +151,17 @@ def test_local_layers_see_what_convolutions_see_and_start_as_wide(published: Mod
         assert abs(float(weights.std()) - (2 / 81) ** 0.5) < 0.02
 
 
-def test_a_shorter_chapter_6_has_a_shorter_warm_up(published: ModuleType) -> None:
-    jobs = [job for data in ("mnist", "fashion-mnist") for job in published.BY_NAME[f"chapter-6-{data}"].jobs(2.0)]
-    rewarded = [job for job in jobs if job.settings.get("entropy")]
-    assert len(jobs) == 26 and len(rewarded) == 4 and {job.settings["warm_up_epochs"] for job in rewarded} == {0.5}
-    assert {job.epochs for job in jobs} == {20}
+def test_accelerated_rows_in_fewer_epochs_have_the_same_sum_of_rates(published: ModuleType) -> None:
+    for data in ("mini", "mnist"):
+        found = {job.row: job.settings for job in published.BY_NAME[f"acceleration-{data}"].jobs(2.0)}
+        assert len(found) == 8
+        for row, settings in found.items():
+            printed = PRESETS[f"thesis-mnist-{row}"].settings
+            assert math.isclose(settings["lr"] * settings["epochs"], printed["lr"] * printed["epochs"])
+            assert {name: settings.get(name) for name in ("momentum", "nesterov", "adam", "damping")} == {
+                name: printed.get(name) for name in ("momentum", "nesterov", "adam", "damping")
+            }
+    assert Settings.resolve(**published.BY_NAME["acceleration-mini"].jobs(2.0)[0].settings).layers[0] == 100
 
 
 def test_the_report_has_a_table_for_each_kind_of_experiment(published: ModuleType, tmp_path: Path) -> None:
