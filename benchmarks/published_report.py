@@ -18,13 +18,16 @@ Records = Mapping[str, dict[str, Any]]
 
 
 def by_row(records: Records, experiment: str) -> dict[str, list[dict[str, Any]]]:
-    """The records of an experiment by row, of several lengths the longest, in the order of the file."""
+    """The records of an experiment by row, and by length where a row has several, in the order of the file."""
+    own = [record for record in records.values() if record["experiment"] == experiment]
+    lengths: dict[str, set[int]] = {}
+    for record in own:
+        lengths.setdefault(record["row"], set()).add(record["epochs"])
     found: dict[str, list[dict[str, Any]]] = {}
-    for record in records.values():
-        if record["experiment"] == experiment:
-            found.setdefault(record["row"], []).append(record)
-    longest = {row: max(each["epochs"] for each in own) for row, own in found.items()}
-    return {row: [each for each in own if each["epochs"] == longest[row]] for row, own in found.items()}
+    for record in own:
+        several = len(lengths[record["row"]]) > 1
+        found.setdefault(record["row"] + f", {record['epochs']} epochs" * several, []).append(record)
+    return found
 
 
 def overview(records: Records, hours: float = 2.0, *, rows: bool = False) -> str:
@@ -118,7 +121,7 @@ def tables(records: Records) -> dict[str, str]:
         if experiment.name.startswith("map-"):
             parts[experiment.title] = _map(own)
             continue
-        heads = ["row", "seeds", "epochs", "seconds", "last epoch, 1,000 × 100", "finally", "published"]
+        heads = ["row", "seeds", "epochs", "seconds", "last epoch", "finally", "published"]
         lines = [_row(row, each) for row, each in own.items()]
         parts[experiment.title] = table([*heads, "norm of the weights", "of the gradients"], lines)
         if angles := _angles(own):

@@ -109,11 +109,15 @@ def test_angles_between_reused_and_fresh_natural_gradients_are_measured(publishe
     assert list(record["angles"]) == ["1", "2"] and 0 < record["angles"]["2"] < 90
 
 
-def test_images_are_enlarged_to_48_pixels_and_machines_fit_them(published: ModuleType) -> None:
+def test_images_are_enlarged_to_48_pixels_and_machines_fit_them(
+    published: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = published.Dataset(
         "grey", "C", (28, 28), *(torch.randint(256, (n, 784), dtype=torch.uint8) for n in (6, 2, 2))
     )
     larger = published.enlarged(data)
+    monkeypatch.setattr(published, "IMAGES", 3)
+    assert published.enlarged(data).train.shape == (3, 2304)
     assert larger.shape == (48, 48) and larger.train.shape == (6, 2304) and larger.train.dtype == torch.uint8
     machine = published.machine("conv/deconv", False, 1)
     assert machine.sizes == [2304, 8 * 24 * 24, 75, 50, 35, 25, 20, 20]
@@ -162,6 +166,17 @@ def test_accelerated_rows_in_fewer_epochs_have_the_same_sum_of_rates(published: 
                 name: printed.get(name) for name in ("momentum", "nesterov", "adam", "damping")
             }
     assert Settings.resolve(**published.BY_NAME["acceleration-mini"].jobs(2.0)[0].settings).layers[0] == 100
+
+
+def test_rows_of_several_lengths_are_told_apart(published: ModuleType) -> None:
+    import published_report
+
+    lengths = [("nrws", 60), ("nrws", 230), ("rws", 60), ("rws", 60)]
+    records = {
+        str(i): {"experiment": "mnist-f", "row": row, "epochs": epochs} for i, (row, epochs) in enumerate(lengths)
+    }
+    found = published_report.by_row(records, "mnist-f")
+    assert {row: len(own) for row, own in found.items()} == {"nrws, 60 epochs": 1, "nrws, 230 epochs": 1, "rws": 2}
 
 
 def test_the_report_has_a_table_for_each_kind_of_experiment(published: ModuleType, tmp_path: Path) -> None:
