@@ -36,7 +36,7 @@ from dagfisher import inspect
 from dagfisher._files import replacing
 from dagfisher.datasets import DataError, Dataset
 from dagfisher.errors import GradientError
-from dagfisher.helmholtz import Settings, Trainer, estimate
+from dagfisher.helmholtz import Schedule, Settings, Trainer, estimate
 
 RESULTS = Path(__file__).parent / "results" / "published.jsonl"
 TRIAL = 40
@@ -88,7 +88,13 @@ def epochs_of(job: Job) -> int:
     for _ in range(TRIAL):
         trainer.step(next(batches))
     epoch = (time.process_time() - start) / TRIAL * data.batch_count(size)
-    return max(1, int(3600 * job.hours / epoch))
+    return max(1, int(3600 * job.hours / (epoch * samples_on_average(job))))
+
+
+def samples_on_average(job: Job) -> float:
+    """The mean of the samples over the training, in those of its first step."""
+    schedule = Schedule(job.settings.get("samples_schedule", "constant"))
+    return sum(schedule.factor(i + 0.5, 100) for i in range(100)) / 100
 
 
 def norms(trainer: Trainer) -> dict[str, float]:

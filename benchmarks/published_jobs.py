@@ -81,6 +81,8 @@ MORE_SLEEP |= {"trust_region": "none", "batch_size": 32, "samples": 10}
 """What was best among the ingredients of `ablation.py`, with more than one sleep step: smaller minibatches."""
 FALLING_SOONER = "linear:0:0.15+linear:0:0.15"
 """A learning rate that falls with the square of the time left, from 15 % on: high rates of long trainings add noise."""
+MORE_SAMPLES: dict[str, Any] = {"algorithm": "nrws", "lr_schedule": FALLING_SOONER, "samples_schedule": "linear:8:0.3"}
+"""And from 5 to 40 samples: what few of them leave of the bias of importance weights counts at the end."""
 
 
 def _preset(experiment: str, name: str, epochs: int, seeds: Sequence[int] = SEEDS, **more: Any) -> list[Job]:
@@ -104,6 +106,7 @@ def _ours_mini(data: str) -> Callable[[float], list[Job]]:
     common = {"data": "mini-mnist", "binarisation": data.upper(), "epochs": 40}
     name, source = f"mini-{data}-ours", "thesis, Table D.1, 500 epochs"
     found = [(row, {"algorithm": row}, figure) for row, figure in rows]
+    found.append(("nrws, more samples", MORE_SAMPLES, figures[-1]))
     for row, steps in (("nrws, more sleep", 3), ("nrws, still more sleep", 5)):
         found.append((row, {**MORE_SLEEP, "sleep_steps": steps}, figures[-1]))
     jobs = [
@@ -119,6 +122,7 @@ def _long(name: str, data: str, letter: str, figures: dict[str, float], source: 
         common = {"data": data, "binarisation": letter}
         rows: dict[str, dict[str, Any]] = {row: {"algorithm": row} for row in figures}
         rows["nrws, falling sooner"] = {"algorithm": "nrws", "lr_schedule": FALLING_SOONER}
+        rows["nrws, more samples"] = MORE_SAMPLES
         published = {row: (figures[row.split(",")[0]], source) for row in rows}
         return [
             Job(name, row, 1, {**common, **more}, hours=hours, published=published[row], final=ALL)

@@ -98,8 +98,12 @@ def test_a_run_that_diverges_is_told_and_others_go_on(
 
 def test_hours_become_as_many_epochs_as_fit(published: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published, "TRIAL", 1)
-    short, long = (published.epochs_of(small(published, epochs=None, hours=hours)) for hours in (1e-9, 0.02))
+    short, long = (published.epochs_of(small(published, epochs=None, hours=hours)) for hours in (1e-9, 0.2))
     assert short == 1 and long > 100
+    grows = small(published)
+    grows = published.replace(grows, settings={**grows.settings, "samples_schedule": "linear:3:0.5"})
+    assert published.samples_on_average(small(published)) == 1.0
+    assert published.samples_on_average(grows) == pytest.approx(0.5 * 1 + 0.5 * 2)
 
 
 def test_angles_between_reused_and_fresh_natural_gradients_are_measured(published: ModuleType, tmp_path: Path) -> None:
