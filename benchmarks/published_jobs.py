@@ -180,7 +180,8 @@ SHORTER = 100
 
 def _acceleration(data: str) -> Callable[[float], list[Job]]:
     """Table 6.1, which has one small rate for all rows, in a hundredth of the epochs."""
-    name, own = f"acceleration-{data}", {} if data == "mnist" else {"data": data, "binarisation": "B", "layers": None}
+    name = f"acceleration-{data.removesuffix('-mnist')}"
+    own = {} if data == "mnist" else {"data": data, "binarisation": "B", "layers": None}
     jobs = []
     for row, preset in PRESETS.items():
         if preset.source == "thesis, Table 6.1" and preset.settings["epochs"] == 2000:

@@ -39,6 +39,8 @@ def small(published: ModuleType, **more: Any) -> Any:
 def test_every_job_has_settings_that_can_be_and_a_name_of_its_own(published: ModuleType) -> None:
     every = jobs(published)
     assert len({job.name for job in every}) == len(every) > 200
+    for name, experiment in published.BY_NAME.items():
+        assert {job.experiment for job in experiment.jobs(2.0)} == {name}
     for job in every:
         resolved = Settings.resolve(**job.settings)
         assert resolved.algorithm == job.settings["algorithm"]
