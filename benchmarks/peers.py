@@ -80,7 +80,7 @@ def _muon(groups: Groups, rate: float, momentum: Any) -> torch.optim.Optimizer:
 def _shampoo(groups: Groups, rate: float, eps: Any) -> torch.optim.Optimizer:
     from pytorch_optimizer import ScalableShampoo
 
-    return ScalableShampoo(groups, lr=rate, matrix_eps=eps, preconditioning_compute_steps=20, graft_type=1)
+    return ScalableShampoo(groups, lr=rate, matrix_eps=eps, preconditioning_compute_steps=20)
 
 
 def _kron(groups: Groups, rate: float, share: Any) -> torch.optim.Optimizer:
@@ -147,7 +147,8 @@ PEERS = (
         "Shampoo",
         {"machine": (0.01, 0.03, 0.1), "vae": (3e-4, 0.001, 0.003), "regression": HIGH},
         (1e-6, 1e-3),
-        "ε of the matrices; ScalableShampoo grafted to AdaGrad's length, roots every 20 steps (its default: 1,000)",
+        "ε of the matrices; ScalableShampoo with the gradient's length, its default, and roots every 20 steps (its "
+        "default: 1,000)",
         _shampoo,
     ),
     Peer(

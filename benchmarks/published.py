@@ -7,8 +7,9 @@
 
 Checkpoints are in runs/published (once a minute, and at every epoch); a finished run is one line of
 benchmarks/results/published.jsonl with its curve, the norms of weights and gradients over training, its settings, the
-machine, versions and commit. The last figure is of all test images with 10,000 samples where a published one is to
-be compared with; it takes long, is made after the training, and --final says otherwise (1000,1000 for example).
+machine, versions and commit of its beginning. The last figure is of all test images with 10,000 samples where a
+published one is to be compared with. It takes long and is made after the training, in parts that are kept; --final says
+otherwise (1000,1000 for example).
 Runs with hours have as many epochs as a short trial says will fit; all of `--hours` are processor hours of one thread.
 """
 
@@ -19,6 +20,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,8 @@ from dagfisher.helmholtz import Schedule, Settings, Trainer, estimate
 RESULTS = Path(__file__).parent / "results" / "published.jsonl"
 TRIAL = 40
 """Steps of the trial that says how many epochs fit."""
+PART = 500
+"""Test images of a part of the last figure; what is done is kept."""
 IMAGES = 5000
 """Images of each split with 48×48 pixels, so that an epoch of a dense machine takes a minute or two."""
 
@@ -116,8 +120,9 @@ def run(job: Job, folder: Path, until: float, final: tuple[int, int] | None) -> 
         saved = torch.load(path, weights_only=True)
         trainer.load_state_dict(saved["trainer"])
         rows, epochs, seconds = saved["rows"], saved["epochs"], saved["seconds"]
+        judged, on = saved.get("judged", {}), saved.get("on", facts())
     else:
-        rows, epochs, seconds = [], epochs_of(job), 0.0
+        rows, epochs, seconds, judged, on = [], epochs_of(job), 0.0, {}, facts()
     x = data.evaluation("test")
     start = saved_at = time.process_time()
     steps = data.batch_count(size)
@@ -125,6 +130,7 @@ def run(job: Job, folder: Path, until: float, final: tuple[int, int] | None) -> 
     def save() -> None:
         nonlocal saved_at
         state = {"trainer": trainer.state_dict(), "rows": rows, "epochs": epochs, "seconds": seconds}
+        state |= {"judged": judged, "on": on}
         with replacing(path) as file:
             torch.save(state, file)
         saved_at = time.process_time()
@@ -169,15 +175,35 @@ def run(job: Job, folder: Path, until: float, final: tuple[int, int] | None) -> 
     record |= {"epochs": epochs, "seconds": seconds, "batch": size, "published": job.published}
     record |= {"settings": {name: value for name, value in job.settings.items() if name != "epochs"}, "rows": rows}
     if diverged is not None:
-        return {**record, "diverged": diverged, "on": facts()}
+        return {**record, "diverged": diverged, "on": on}
     if job.angles:
         record["angles"] = angles(trainer, data, size, job)
-    judged = job.final if final is None else final
-    if judged is not None and job.final is not None:
-        found = estimate(trainer.machine, x[: judged[0]], judged[1], generator=stream(0))
-        record["final"] = {"log_p": found.mean, "standard_error": found.standard_error}
-        record["final"] |= {"images": min(judged[0], len(x)), "samples": judged[1]}
-    return {**record, "on": facts()}
+    wanted = job.final if final is None else final
+    if wanted is not None and job.final is not None:
+        images, samples = wanted
+        parts = judged.setdefault(f"{images} {samples}", [])
+
+        def on_part(share: float, seconds_left: float) -> None:
+            print(f"[{seconds_left / 60:.0f} min left] {job.name}: {share:.0%} of the last figure", flush=True)
+            if share < 1:
+                stop_if_late()
+
+        record["final"] = last_figure(trainer, x[:images], samples, parts, on_part)
+    return {**record, "on": on}
+
+
+def last_figure(
+    trainer: Trainer, x: Tensor, samples: int, parts: list[Tensor], on_part: Callable[[float, float], None]
+) -> dict[str, Any]:
+    """The log-likelihood of images; `parts` has what is done, and `on_part` is told the share done and seconds left."""
+    pieces, before, start = x.split(PART), len(parts), time.process_time()
+    for number in range(before, len(pieces)):
+        parts.append(estimate(trainer.machine, pieces[number], samples, generator=stream(number)).log_p)
+        each = (time.process_time() - start) / (number + 1 - before)
+        on_part((number + 1) / len(pieces), each * (len(pieces) - number - 1))
+    log_p = torch.cat(parts).double()
+    error = float(log_p.std()) / math.sqrt(len(log_p))
+    return {"log_p": float(log_p.mean()), "standard_error": error, "images": len(log_p), "samples": samples}
 
 
 def angles(trainer: Trainer, data: Dataset, size: int, job: Job) -> dict[str, float]:

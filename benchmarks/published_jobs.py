@@ -88,7 +88,9 @@ MORE_SAMPLES: dict[str, Any] = {"algorithm": "nrws", "lr_schedule": FALLING_SOON
 def _preset(experiment: str, name: str, epochs: int, seeds: Sequence[int] = SEEDS, **more: Any) -> list[Job]:
     """The settings of a published row, for so many epochs."""
     preset = PRESETS[name]
-    settings, published = {**preset.settings, "epochs": epochs}, (preset.published, preset.source)
+    printed = preset.settings["epochs"]
+    source = preset.source if epochs == printed else f"{preset.source}, after {printed:,} epochs"
+    settings, published = {**preset.settings, "epochs": epochs}, (preset.published, source)
     return [Job(experiment, name, seed, settings, epochs, published=published, **more) for seed in seeds]
 
 

@@ -165,7 +165,7 @@ def natural_settings() -> str:
 
 def facts() -> dict[str, Any]:
     """The machine, the version of torch and the commit that a run belongs to."""
-    return {"cpu": cpu_name(), "cores": os.cpu_count(), "torch": torch.__version__, "commit": commit()}
+    return {"cpu": cpu_name(), "cores": os.cpu_count(), "torch": str(torch.__version__), "commit": commit()}
 
 
 def cpu_name() -> str:
