@@ -109,10 +109,11 @@ def test_the_blocks_of_an_output_layer_are_those_of_curvlinops(family: str) -> N
     """The Gauss–Newton matrix of a canonical likelihood is its Fisher: its blocks are ours, and the rest is 0."""
     curvlinops = pytest.importorskip("curvlinops")
     torch.manual_seed(0)
-    layer, x = nn.Linear(4, 3).double(), torch.randn(9, 4).double()
+    layer, x = nn.Linear(4, 3), torch.randn(9, 5).double()
+    net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), layer).double()
     losses = {"bernoulli": nn.BCEWithLogitsLoss, "categorical": nn.CrossEntropyLoss, "gaussian": nn.MSELoss}
     y = torch.randint(3, (9,)) if family == "categorical" else torch.zeros(9, 3).double()
-    operator = curvlinops.GGNLinearOperator(layer, losses[family](reduction="sum"), list(layer.parameters()), [(x, y)])
+    operator = curvlinops.GGNLinearOperator(net, losses[family](reduction="sum"), list(layer.parameters()), [(x, y)])
     dense = (operator @ torch.eye(15).double()).detach() / len(x)
     if family == "gaussian":
         dense = dense / 2  # its loss is the square; a unit of standard deviation 1 has half of it
@@ -125,7 +126,7 @@ def test_the_blocks_of_an_output_layer_are_those_of_curvlinops(family: str) -> N
     damping = 0.1
     optimizer = dagfisher.DAGNaturalGradient(layer.parameters(), damping=damping, update_every=1, solver="dense")
     optimizer.zero_grad()
-    layer(x).square().sum().backward()
+    net(x).square().sum().backward()
     gradient = torch.cat([layer.weight.grad, layer.bias.grad[:, None]], 1)
     found = optimizer.natural_gradient()
     natural = torch.cat([found[layer.weight], found[layer.bias][:, None]], 1)
@@ -133,6 +134,9 @@ def test_the_blocks_of_an_output_layer_are_those_of_curvlinops(family: str) -> N
     matrix = dense[whole][:, whole]
     expected = (1 + damping) * torch.linalg.solve(matrix + damping * torch.eye(15).double(), gradient.flatten())
     torch.testing.assert_close(natural.flatten(), expected)
+    damped = optimizer.fisher_blocks(layer.weight)
+    ours = (1 + damping) * damped - damping * torch.eye(damped.shape[-1]).double()
+    theirs = matrix[None] if family == "categorical" else torch.stack([dense[rows][:, rows] for rows in order])
+    torch.testing.assert_close(ours, theirs)
     if family != "categorical":
-        blocks = torch.block_diag(*(dense[rows][:, rows] for rows in order))
-        torch.testing.assert_close(matrix, blocks)
+        torch.testing.assert_close(matrix, torch.block_diag(*theirs))
