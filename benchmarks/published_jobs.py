@@ -196,14 +196,14 @@ def _acceleration(data: str) -> Callable[[float], list[Job]]:
 
 def _entropy(hours: float) -> list[Job]:
     """Tables 6.4 and 6.5 on miniMNIST, at rates that suit it: the reward at several strengths, and with Nesterov's."""
-    common = {"data": "mini-mnist", "binarisation": "B", "epochs": 20}
+    common = {"data": "mini-mnist", "binarisation": "B", "epochs": 10}
     nesterov = {**MORE_SLEEP, "lr": 0.01, "momentum": 0.95, "nesterov": True}
     warm_up = {"warm_up_epochs": 0.5, "warm_up_shape": "hyperbolic"}
     bases = {"rws": {"algorithm": "rws"}, "nrws": MORE_SLEEP, "nrws, Nesterov": nesterov}
     return [
-        Job("entropy-mini", f"{row}, β = {beta:g}", 1, {**common, **base, **warm_up, "entropy": beta}, 20)
+        Job("entropy-mini", f"{row}, β = {beta:g}", 1, {**common, **base, **warm_up, "entropy": beta}, 10)
         for row, base in bases.items()
-        for beta in (0.0, 0.01, 0.5, 2.0)
+        for beta in (0.0, 0.01, 2.0)
     ]
 
 
@@ -276,7 +276,7 @@ EXPERIMENTS = (
         "acceleration-mini", "Table 6.1 on miniMNIST B, 20 epochs at 100 times the rate", _acceleration("mini-mnist")
     ),
     Experiment("acceleration-mnist", "Table 6.1, 20 epochs at 100 times the rate", _acceleration("mnist")),
-    Experiment("entropy-mini", "Tables 6.4 and 6.5 on miniMNIST B, 20 epochs: the reward for entropy β", _entropy),
+    Experiment("entropy-mini", "Tables 6.4 and 6.5 on miniMNIST B, 10 epochs: the reward for entropy β", _entropy),
     Experiment("sleep", "sleep-well 1, 3, 5, 10 and rescaled-sleep, miniMNIST B, 20 epochs", _sleep),
     Experiment(
         "conv-48",
