@@ -3,9 +3,11 @@
     python -m benchmarks list                     # what each shows, how long it takes, whether its results are stale
     python -m benchmarks run peers --minutes 8    # everything after the name goes to the script; long ones resume
     python -m benchmarks report                   # every table and picture of the documentation, from the result files
+    python -m benchmarks report peers dag         # those of two benchmarks
     python -m benchmarks report --age 90          # results of more than 90 days are stale too
 
-`report` measures nothing. It writes docs/results/*.inc, which the pages include, and draws the pictures again.
+`report` measures nothing. It writes docs/results/*.inc, which the pages include, with a mark where results are stale,
+and draws the pictures again. With equal_seconds go the README's table, docs/front_table.inc and docs/_static/hero.png.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ def main() -> None:
     runs = commands.add_parser("run", help="run one, from where it stopped", add_help=False)
     runs.add_argument("name", choices=[benchmark.name for benchmark in BENCHMARKS], metavar="NAME")
     makes = commands.add_parser("report", help="the tables and pictures of the documentation")
+    makes.add_argument("names", nargs="*", metavar="NAME", help="of these benchmarks alone")
     makes.add_argument("--no-pictures", action="store_true", help="tables alone")
     for each in (shown, makes):
         each.add_argument("--age", type=float, default=AGE, help=f"days after which results are stale ({AGE})")
@@ -39,7 +42,9 @@ def main() -> None:
         parser.error(f"unknown: {' '.join(more)}")
     if options.command == "report":
         need([] if options.no_pictures else ["matplotlib"])
-        for path in write(options.age, pictures=not options.no_pictures):
+        for name in set(options.names) - {benchmark.name for benchmark in BENCHMARKS}:
+            parser.error(f"no benchmark is called {name}: python -m benchmarks list")
+        for path in write(options.age, pictures=not options.no_pictures, names=options.names):
             print(path.relative_to(ROOT))
     print(listing(options.age))
 

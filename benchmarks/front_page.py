@@ -3,6 +3,8 @@
     python benchmarks/front_page.py            # writes README.md, docs/front_table.inc and docs/_static/hero.png
     python benchmarks/front_page.py --check    # says whether the two texts agree with the results, writes nothing
 
+`python -m benchmarks report` writes them too, with all other tables and pictures.
+
 The table and the curves are made of what `equal_seconds.py` has kept. The matrices are those of two networks with 3, 4
 and 6 units. In one the units are binary random variables. Its Fisher matrix is an expectation over all 8,192 states,
 without any use of the theory of blocks; beside it is what the optimizer has collected from the same states. In the
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -196,22 +199,34 @@ def curves(runs: Runs, model: Model, figure: Any) -> None:
     figure.suptitle(f"{ORDER[model.name]}: nothing tuned against tuned rivals", fontweight="bold", color=INK)
 
 
+def texts(runs: Runs) -> dict[Path, str]:
+    """What the README and the include of the front page have to say, by their files."""
+    table = rows(runs)
+    return {README: with_table(README.read_text(encoding="utf-8"), markdown(table)), TABLE: list_table(table)}
+
+
+def write(results: Path, pictures: bool = True) -> Iterator[Path]:
+    """Write both tables and draw the picture from a file of results; gives the files."""
+    runs = Results(results).runs
+    for path, text in texts(runs).items():
+        path.write_text(text, encoding="utf-8")
+        yield path
+    if pictures:
+        draw(runs, PICTURE)
+        yield PICTURE
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; say whether the texts agree")
     parser.add_argument("--results", type=Path, default=RESULTS / "equal_seconds.jsonl", help="the file of results")
     arguments = parser.parse_args()
-    runs = Results(arguments.results).runs
-    table = rows(runs)
-    readme = README.read_text(encoding="utf-8")
-    wanted = {README: with_table(readme, markdown(table)), TABLE: list_table(table)}
     if arguments.check:
+        wanted = texts(Results(arguments.results).runs)
         stale = [path.name for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
         sys.exit(f"not as the results: {', '.join(stale)}" if stale else 0)
-    for path, text in wanted.items():
-        path.write_text(text, encoding="utf-8")
-    draw(runs, PICTURE)
-    print(markdown(table), PICTURE.relative_to(ROOT), sep="\n")
+    for path in write(arguments.results):
+        print(path.relative_to(ROOT))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Tables and pictures of the documentation from the files of results, and which of these are stale."""
+"""Tables and pictures of the README and the documentation from the files of results, and which of these are stale."""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from registry import BENCHMARKS, ROOT, Benchmark, named
@@ -58,19 +58,27 @@ def shown() -> Iterator[Benchmark]:
             yield benchmark
 
 
-def write(age: float = AGE, pictures: bool = True, folder: Path = PAGES) -> Iterator[Path]:
-    """Draw every picture, and write every include; gives the files. Includes that are no longer made are removed."""
+def write(age: float = AGE, pictures: bool = True, folder: Path = PAGES, names: Collection[str] = ()) -> Iterator[Path]:
+    """Draw the pictures and write the includes of these benchmarks, by default of all; gives the files.
+
+    If it is all of them, includes that are no longer made are removed. With `equal_seconds` go the tables and the
+    picture of the README and the front page, which show its results.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    before = set(folder.glob("*.inc"))
+    before = set() if names else set(folder.glob("*.inc"))
     for benchmark in shown():
+        if names and benchmark.name not in names:
+            continue
         if pictures and benchmark.name in PICTURES and benchmark.path.exists():
             PICTURES[benchmark.name]()
             yield benchmark.path.with_suffix(".png")
-        end = mark(state(benchmark.path, benchmark.measures, age)) if benchmark.path.exists() else ""
+        end = mark(state(benchmark.path, benchmark.code, age)) if benchmark.path.exists() else ""
         for name, text in includes(benchmark).items():
             (folder / name).write_text(text + end, encoding="utf-8")
             before.discard(folder / name)
             yield folder / name
+        if benchmark.name == "equal_seconds":
+            yield from importlib.import_module("front_page").write(benchmark.path, pictures)
     for path in before:
         path.unlink()
 
@@ -80,7 +88,7 @@ def listing(age: float = AGE) -> str:
     lines = []
     for each in BENCHMARKS:
         hours = f"{each.minutes / 60:.0f} h" if each.minutes >= 60 else f"{each.minutes:g} min"
-        found = "no results yet" if not each.path.exists() else str(state(each.path, each.measures, age))
+        found = "no results yet" if not each.path.exists() else str(state(each.path, each.code, age))
         lines.append([each.name, each.shows, hours, each.results[0], found])
     return table(["name", "shows", "one core", "results", "measured"], lines, left=5)
 

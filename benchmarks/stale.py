@@ -1,8 +1,9 @@
 """Whether results still describe the code that they measure.
 
 A result belongs to the commit that its records name, or else to the commit that brought its file. It is stale if code
-that it measures does something else in the current commit, or if it is older than a number of days. Comments,
-docstrings and the layout of lines do nothing.
+that it measures does something else in the current commit, if it is older than a number of days, or if a commit that it
+names is not in the history of the current one, so that nobody can tell. Comments, docstrings and the layout of lines do
+nothing.
 """
 
 from __future__ import annotations
@@ -31,25 +32,31 @@ class State:
     changed: tuple[str, ...]
     """The files of the measured code that do something else now."""
     old: bool
+    lost: tuple[str, ...] = ()
+    """Commits that records name and the history does not have."""
 
     @property
     def stale(self) -> bool:
         """They may not describe the code as it is."""
-        return bool(self.changed) or self.old
+        return bool(self.changed or self.lost) or self.old
 
     def __str__(self) -> str:
+        unknown = f"{' and '.join(self.lost)}, not in this history" if self.lost else ""
         if self.commit is None:
-            return "not measured at a known commit"
+            return unknown or "not measured at a known commit"
         count = len(self.changed)
         since = [f"{count} file{'s' * (count > 1)} of its code changed since"] if self.changed else []
         since += ["it is old"] if self.old else []
+        since += [f"some of it measured at {unknown}"] if self.lost else []
         return f"{self.commit}, {self.date}" + (f"; stale: {' and '.join(since)}" if since else "")
 
 
 def git(root: Path, *command: str) -> str | None:
     """What git says; None if it fails or there is none."""
     try:
-        done = subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", "-C", str(root), *command], capture_output=True, text=True, errors="replace", check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
@@ -62,21 +69,20 @@ def commits_named(path: Path) -> set[str]:
 
 def state(path: Path, measures: Iterable[str], age: float = AGE, root: Path = ROOT) -> State:
     """When the results in a file were measured (of several commits the first), and what has happened since."""
-    times = {}
-    for commit in commits_named(path):
-        when = git(root, "show", "-s", "--format=%ct", commit)
-        if when:
-            times[commit] = int(when)
-    if not times:
-        line = git(root, "log", "-1", "--format=%h %ct", "--", str(path))
-        if line:
-            commit, when = line.split()
-            times[commit] = int(when)
-    if not times:
+    if git(root, "rev-parse", "HEAD") is None:
         return State(None, None, (), False)
+    named = commits_named(path)
+    lost = tuple(sorted(each for each in named if git(root, "merge-base", "--is-ancestor", each, "HEAD") is None))
+    known = named.difference(lost)
+    if not named:
+        known = set(filter(None, [git(root, "log", "-1", "--format=%h", "--", str(path))]))
+    times = {commit: int(git(root, "show", "-s", "--format=%ct", commit) or 0) for commit in known}
+    if not times:
+        return State(None, None, (), False, lost)
     first = min(times, key=lambda commit: times[commit])
     date = time.strftime("%Y-%m-%d", time.gmtime(times[first]))
-    return State(first[:9], date, changed(first, tuple(measures), root), time.time() - times[first] > 86_400 * age)
+    old = time.time() - times[first] > 86_400 * age
+    return State(first[:9], date, changed(first, tuple(measures), root), old, lost)
 
 
 def changed(commit: str, measures: tuple[str, ...], root: Path = ROOT) -> tuple[str, ...]:
