@@ -31,7 +31,7 @@ def by_row(records: Records, experiment: str) -> dict[str, list[dict[str, Any]]]
 
 
 def overview(records: Records, hours: float = 2.0, *, rows: bool = False) -> str:
-    """The experiments, what each asks, and how many of its runs are done; with the names of its rows if wanted."""
+    """The experiments, those with runs first, what each asks and what is done; with the names of rows if wanted."""
     lines = []
     for experiment in EXPERIMENTS:
         jobs = experiment.jobs(hours)
@@ -39,6 +39,7 @@ def overview(records: Records, hours: float = 2.0, *, rows: bool = False) -> str
         names = list(dict.fromkeys(job.row for job in jobs))
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         lines.append([experiment.name, experiment.asks, f"{done} of {len(jobs)}", *([shown] if rows else [])])
+    lines.sort(key=lambda line: line[2].startswith("0 "))
     return table(["experiment", "asks", "runs done", *(["rows"] if rows else [])], lines, left=4)
 
 

@@ -161,7 +161,9 @@ def _parser() -> Parser:
     command("data", data, "List the datasets and where each is found.")
     command("algorithms", algorithms, "List the algorithms and their defaults.")
     parsed = command("presets", presets, "List published results, with their settings and figures.")
-    parsed.add_argument("part", nargs="?", default="", help="only names with this in them, for example mini-mnist")
+    parsed.add_argument(
+        "part", nargs="?", default="", help="only those with this in name, data or source: mini-mnist, tfd, 5.1"
+    )
     show = command("demo", _demo, "Train a machine with RWS and with NRWS on miniMNIST, in less than 3 minutes.")
     show.add_argument("--out", type=Path, default=Path("runs/demo"), help="a new folder (runs/demo)")
     return parser

@@ -21,9 +21,11 @@ from ..helmholtz.metrics import Row
 from ..helmholtz.runs import Run
 from ..inspect import numbers, scalars
 from ..optim import DAGNaturalGradient
-from .progress import Bar, warn
+from .progress import Bar, duration, warn
 
 REDRAW_SECONDS = 60.0
+LEAST_LEFT = 60.0
+"""Seconds; a line about a row says how much time is left if it is more, and no bar says so."""
 NOTE_SECONDS = 0.5
 """Between two notes behind the bar, which wait for the device."""
 
@@ -72,7 +74,8 @@ def watch(
 
         def on_row(row: Row) -> None:
             nonlocal drawn, warned
-            bar.line(describe(run, row))
+            left = 0.0 if bar.live else bar.left(done()) or 0.0
+            bar.line(describe(run, row) + (f"  {duration(left)} left" if left >= LEAST_LEFT else ""))
             worse = fallen(run)
             if worse is not None and not warned and is_first():
                 bar.warn(worse)

@@ -15,8 +15,10 @@ from .. import datasets, probes
 from .._text import counted, table, with_error
 from ..datasets import DataError
 from ..errors import SettingError
+from ..helmholtz.folders import read_preset
 from ..helmholtz.metrics import read_rows
 from ..helmholtz.pictures import display, run_curve
+from ..helmholtz.presets import PRESETS
 from ..helmholtz.runs import Run, holds_run, read_settings
 from ..plots import Panel, draw_curves, draw_panels
 from .progress import Bar, warn
@@ -49,6 +51,10 @@ def evaluate(options: argparse.Namespace) -> int:
         result["bits_per_dimension"] = run.data.bits_per_dimension(found.mean)
     if (kl := run.exact_kl()) is not None:
         result["kl"] = kl
+    preset = PRESETS.get(read_preset(options.run) or "") if options.split == "test" else None
+    unlike = [] if preset is None else preset.unlike(run.settings, run.description.shape)
+    if preset is not None:
+        result.update(preset=preset.name, published=preset.published, source=preset.source, published_differs_in=unlike)
     if not run.processes.first:
         return 0
     if options.json:
@@ -68,6 +74,10 @@ def evaluate(options: argparse.Namespace) -> int:
         print(f"bits per dimension {result['bits_per_dimension']:.4f} (of 256 levels, dequantised uniformly)")
     if kl is not None:
         print(f"KL(data ‖ machine) {kl:.6f} (exact)")
+    if preset is not None:
+        print(f"{'published':<18} {preset.published} ({preset.source}; 10,000 samples each)")
+        if unlike:
+            print(f"{'':<18} but this run differs in {', '.join(unlike)}")
     return 0
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._files import replacing
+from .._processes import is_first
 from .._settings import settings_of
 from .._text import table, with_error
 from ..errors import NonFiniteError, SettingError
@@ -35,6 +36,9 @@ def sweep(options: argparse.Namespace) -> int:
         raise SettingError(f"{both[0]} is varied and given; leave one of the two out.")
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     made = {place(out, chosen): Settings.resolve(**fixed, **chosen) for chosen in combinations}
+    idle = [settings.without_effect for settings in made.values()]
+    if idle[0] is not None and all(idle) and is_first():
+        warn(idle[0])
     with replacing(out / SWEEP) as file:
         file.write(json.dumps(_with_earlier(out, grid), indent=2).encode() + b"\n")
     for number, (folder, settings) in enumerate(made.items(), 1):

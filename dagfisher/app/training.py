@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .._processes import is_restarted, launched
+from .._processes import is_first, is_restarted, launched
 from .._settings import settings_of
 from .._text import counted
 from ..datasets import DataError
 from ..errors import MissingExtraError, SettingError
+from ..helmholtz.folders import remember_preset
 from ..helmholtz.presets import preset_named
 from ..helmholtz.runs import CHECKPOINT, Run, holds_run
 from ..helmholtz.settings import Settings
@@ -29,7 +30,7 @@ def train(options: argparse.Namespace) -> int:
     if options.config is not None:
         given = {**_read_config(options.config), **given}
     if options.preset is not None:
-        given = preset_named(options.preset).completed(given)
+        given = _with_preset(options.preset, given, options.resume)
     if options.tensorboard:
         require_tensorboard()
     out: Path = options.out
@@ -38,9 +39,13 @@ def train(options: argparse.Namespace) -> int:
         run = Run.resume(out, **given)
     else:
         run = Run.create(out, processes.together(lambda: Settings.resolve(**given)))
+        if options.preset is not None:
+            processes.only_first(lambda: remember_preset(out, options.preset))
     if run.finished:
         show(f"{out} has done its {counted(run.settings.epochs, 'epoch')}; give more --epochs to go on.")
         return 0
+    if run.settings.without_effect is not None and is_first():
+        warn(run.settings.without_effect)
     again = f"{program()} train --resume --out {shlex.quote(str(out))}"
     try:
         finished = watch(run, tensorboard=options.tensorboard)
@@ -59,6 +64,17 @@ def train(options: argparse.Namespace) -> int:
     else:
         show(f"{out} is done; for its final figure: {program()} evaluate {shlex.quote(str(out))} --samples 10000")
     return 0
+
+
+def _with_preset(name: str, given: dict[str, Any], resumed: bool) -> dict[str, Any]:
+    """What is given over the settings of a preset; a run that is resumed keeps its own number of epochs."""
+    preset = preset_named(name)
+    values = preset.completed(given)
+    if (left := preset.left_out(given)) and is_first():
+        warn(f"{given['algorithm']} is a plain algorithm, so these settings of {name} are left out: {', '.join(left)}.")
+    if resumed and "epochs" not in given:
+        del values["epochs"]
+    return values
 
 
 def _begun(out: Path) -> bool:

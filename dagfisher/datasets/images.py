@@ -160,9 +160,12 @@ def _one_channel(array: Array, source: Path, colour: Colour) -> Array:
 def assemble(
     name: str, binarisation: Binarisation, train: Array, valid: Array, test: Array, source: Path | None = None
 ) -> Dataset:
-    """A dataset from checked images; B is rounded, and F drawn, here."""
-    if binarisation != "B" and train.dtype == bool:
-        raise DataError(f"{source or name} has no grey values, every pixel is on or off; use binarisation B.")
+    """A dataset from checked images; B is rounded, and F drawn, here, but neither changes pixels that are on or off."""
+    if binarisation in ("C", "G") and train.dtype == bool:
+        raise DataError(
+            f"{source or name} has no grey values, every pixel is on or off; use binarisation B, or F if the pixels "
+            f"were drawn from grey values: both leave them as they are."
+        )
     kept = [_kept(split, binarisation, number) for number, split in enumerate((train, valid, test))]
     return Dataset(
         name=name,
@@ -176,7 +179,7 @@ def assemble(
 
 def _kept(images: Array, binarisation: Binarisation, number: int) -> Tensor:
     """A split as a dataset stores it; ``number`` is that of the split."""
-    if binarisation == "B":
+    if binarisation == "B" or images.dtype == bool:
         return _binary(images)
     return _drawn(images, number) if binarisation == "F" else _grey(images)
 

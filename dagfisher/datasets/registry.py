@@ -53,7 +53,8 @@ def load(
     Args:
         name: or a path, which is never mistaken for a name if it is given as a ``Path``.
         binarisation: "B" (rounded at one half), "C" (grey values are the probabilities of a 1, drawn anew at each
-            step), "F" (the same, but drawn once) or "G" (the grey values themselves, dequantised).
+            step), "F" (the same, but drawn once) or "G" (the grey values themselves, dequantised). Pixels that are on
+            or off stay as they are; they are "B", or "F" if that is asked for.
         colour: what to do with images in colour: "refuse" them, or make them "grey".
         tile: (rows, columns) of the images, if the path is that of one PNG file with many of them side by side.
         may_download: whether files that are not found may be fetched.

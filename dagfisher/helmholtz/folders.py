@@ -12,6 +12,8 @@ from ..errors import SettingError
 from .settings import Settings
 
 CONFIG = "config.json"
+PRESET = "preset"
+"""The key of the name of a preset in it."""
 
 
 def holds_run(folder: Path) -> bool:
@@ -31,6 +33,7 @@ def read_config(folder: Path) -> tuple[Settings, Description | None]:
         raise SettingError(f"{folder} holds no run (it has no {CONFIG}).")
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values.pop(PRESET, None)
         label, shape, sizes = (values.pop(name, None) for name in Description._fields)
         description = None
         if shape is not None:
@@ -42,10 +45,27 @@ def read_config(folder: Path) -> tuple[Settings, Description | None]:
 
 
 def write_config(folder: Path, settings: Settings, description: Description) -> None:
-    """Replace the config.json of a folder."""
-    text = json.dumps({**description._asdict(), **settings.as_dict()}, indent=2)
+    """Replace the config.json of a folder; it keeps the name of a preset."""
+    name = read_preset(folder)
+    _write(folder, {**description._asdict(), **settings.as_dict(), **({} if name is None else {PRESET: name})})
+
+
+def remember_preset(folder: Path, name: str) -> None:
+    """Add to a config.json that its settings began as those of the preset of that name."""
+    _write(folder, {**json.loads((folder / CONFIG).read_text(encoding="utf-8")), PRESET: name})
+
+
+def read_preset(folder: Path) -> str | None:
+    """The name of the preset that the settings of the run in a folder began as; None if there was none."""
+    if not holds_run(folder):
+        return None
+    name: str | None = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get(PRESET)
+    return name
+
+
+def _write(folder: Path, values: dict[str, Any]) -> None:
     with replacing(folder / CONFIG) as file:
-        file.write(text.encode() + b"\n")
+        file.write(json.dumps(values, indent=2).encode() + b"\n")
 
 
 def is_part(path: Path) -> bool:

@@ -10,13 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .. import datasets
 from .._text import explained, table
 from ..errors import SettingError
 from .algorithms import algorithm_named
-from .settings import FACES, LAYERS
+from .settings import FACES, LAYERS, NATURAL_ONLY, Settings
 
-OWN_IMAGES = "your faces"
+OWN_IMAGES = "your TFD faces"
 """What the list shows for a dataset that is not downloaded."""
+SIDES = {"mini-mnist": 14, "mnist": 28, "fashion-mnist": 28, "": 24}
+"""Of the images, which are squares, by the name of the dataset; of faces, which have none."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,37 @@ class Preset:
     """Where it is printed."""
 
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The preset's settings with what is given in place of its own, for `Settings.resolve`."""
+        """The preset's settings with what is given in place of its own, for `Settings.resolve`.
+
+        With a plain algorithm in place of a natural one, those settings that only natural ones have are left out.
+        """
         values = {**self.settings, **given}
         if "data" not in values:
             raise SettingError(
-                f"{self.name} is about the Toronto Face Database, which its authors give out; add --data with the path "
-                f"of your images (the page on data of your own has a recipe)."
+                f"{self.name} is about the Toronto Face Database (TFD), which its authors give out; add --data with "
+                f"the path of your images (the page on data of your own has a recipe)."
             )
-        return values
+        unfit = self.left_out(given)
+        return {name: value for name, value in values.items() if name not in unfit}
+
+    def left_out(self, given: Mapping[str, Any]) -> list[str]:
+        """The names of its settings that an algorithm given in place of its own does not have."""
+        if not given.get("algorithm") or algorithm_named(given["algorithm"]).solver is not None:
+            return []
+        return [name for name in self.settings if name in NATURAL_ONLY and name not in given]
+
+    def unlike(self, settings: Settings, shape: tuple[int, int]) -> list[str]:
+        """What a run of these settings, on images of that shape, differs in: names of settings, and the pixels.
+
+        Images of the user's own, of the right shape, are taken for those of the preset.
+        """
+        side = SIDES[self.settings.get("data", "")]
+        names = settings.differences(self.settings)
+        if settings.chosen_algorithm.solver is None:  # those of natural algorithms follow from the other algorithm
+            names = [name for name in names if name not in NATURAL_ONLY]
+        if settings.data not in datasets.NAMES:
+            names = [name for name in names if name != "data"]
+        return names if shape == (side, side) else [*names, f"pixels ({shape[0]}×{shape[1]}, not {side}×{side})"]
 
 
 def preset_named(name: str) -> Preset:
@@ -50,24 +76,29 @@ def preset_named(name: str) -> Preset:
 
 
 def listing(part: str = "") -> str:
-    """A table of the presets whose names have that part in them, and what its columns say."""
+    """A table of the presets that have that part in their name, data or source, and what its columns say.
+
+    Args:
+        part: of a word; capital letters do not matter.
+    """
     lines = []
     for preset in PRESETS.values():
-        if part not in preset.name:
-            continue
         s = preset.settings
         every = s.get("update_every")
         data = f"{s.get('data', OWN_IMAGES)} {s['binarisation']}"
+        if not any(part.casefold() in text.casefold() for text in (preset.name, data, preset.source)):
+            continue
         rates = [f"{s['lr']:g}", f"{s['damping']:g}" if "damping" in s else "", "" if every is None else f"{every:,}"]
         lines.append(
             [preset.name, data, s["algorithm"], *rates, f"{s['epochs']:,}", f"{preset.published:.2f}", preset.source]
         )
     if not lines:
-        raise SettingError(f"no preset has {part!r} in its name; `dagfisher presets` lists all.")
+        raise SettingError(f"no preset has {part!r} in its name, data or source; `dagfisher presets` lists all.")
     heads = ["preset", "data", "algorithm", "rate", "damping", "K", "epochs", "published", "source"]
     columns = {
         "preset": "its name, for dagfisher train --preset NAME",
-        "data": "the images and how they become pixels: B rounded, C drawn anew at each step, F drawn once",
+        "data": "the images and how they become pixels: B rounded, C drawn anew at each step, F drawn once;",
+        " ": "TFD is the Toronto Face Database, 24×24, which is not downloaded: add --data with its path",
         "algorithm": "those that `dagfisher algorithms` lists",
         "rate": "the learning rate, constant",
         "damping": "α, of natural algorithms",

@@ -39,7 +39,7 @@ LAYERS: dict[str, tuple[int, ...]] = {
     "fashion-mnist": _DEEP,
 }
 """The hidden layers, from the data up, that a named dataset gets by default."""
-_LAYERS_UP_TO = {3 * 3: _BARS, 14 * 14: _MINI, 28 * 28: _DEEP}
+_LAYERS_UP_TO = {3 * 3: _BARS, 14 * 14: _MINI, 24 * 24: FACES, 28 * 28: _DEEP}
 
 _GREY_PLAIN_LR = 0.003
 """For Gaussian pixels, whose gradients are a hundred times those of binary ones; natural gradients need no other."""
@@ -292,6 +292,13 @@ class Settings:
         """The names among `given` whose values differ from these settings."""
         return [name for name, value in self.convert(given).items() if value != getattr(self, name)]
 
+    @property
+    def without_effect(self) -> str | None:
+        """A sentence if there is a warm-up and nothing that it could hold back; else None."""
+        if self.l1 or self.l2 or self.entropy or not (self.warm_up or self.warm_up_epochs):
+            return None
+        return f"{'warm_up' if self.warm_up else 'warm_up_epochs'} does nothing without an l1, l2 or entropy above 0."
+
     def load_data(self) -> datasets.Dataset:
         """The dataset, on the device."""
         return _load(vars(self)).to(self.device)
@@ -356,8 +363,8 @@ class Settings:
 def layers_for(pixels: int) -> tuple[int, ...]:
     """The hidden layers, from the data up, that images of so many pixels get if they are not those of a named dataset.
 
-    Up to 28×28 pixels, the network of the smallest named dataset whose images are at least as large; beyond that, the
-    one that was published for faces.
+    Up to 28×28 pixels, the network of the smallest images, of a named dataset or of faces of 24×24, that are at least
+    as large; beyond that, the one that was published for faces.
     """
     return next((layers for most, layers in _LAYERS_UP_TO.items() if pixels <= most), FACES)
 

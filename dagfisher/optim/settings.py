@@ -186,8 +186,8 @@ class OptimizerSettings:
             _that("must be a finite number above 0 or None", lambda v: v is None or (_is_number(v) and plain(v) > 0))
         ),
         "ε, in nats, the most that ½vᵀ(αI + F)v of a natural gradient v may be over the layers of a param group, or "
-        "None: a longer one is shortened, so that the divergence of a step −lr·v, without momentum, is at most lr²·ε to "
-        "second order. "
+        "None: a longer one is shortened, so that the divergence of a step −lr·v, without momentum, is at most lr²·ε "
+        "to second order. "
         "auto: by the number of random variables; with a given damping none",
     )
     window: int = setting(

@@ -70,12 +70,31 @@ def test_a_folder_of_binarised_images_is_trained_on(capsys: pytest.CaptureFixtur
     assert main(["train", *flags]) == 0
     assert "binarized_mnist B" in capsys.readouterr().out
     assert Run.open("a").data.sizes == (40, 10, 5)
+    preset = ["--preset=thesis-mnist-nrws", *flags, "--out=b"]
+    assert main(["train", *preset]) == 0
+    assert "binarized_mnist F" in capsys.readouterr().out
+    run = Run.open("b")
+    assert run.description.label == run.rows[-1].data == "binarized_mnist F"
+    assert torch.equal(run.data.train, Run.open("a").data.train)
 
 
 def test_a_named_dataset_has_the_layers_of_its_size() -> None:
     for entry in available():
         assert layers_for(entry.shape[0] * entry.shape[1]) == LAYERS[entry.name]
     assert tuple(LAYERS) == NAMES
+
+
+def test_the_page_has_the_layers_of_each_size() -> None:
+    """Between two lines of the table nothing changes."""
+    rows = re.findall(r"\* - up to (\d+) \((\d+)×\d+\)\n +- ([\d, ]+)", PAGE.read_text(encoding="utf-8"))
+    assert [int(side) ** 2 for _, side, _ in rows] == [int(most) for most, _, _ in rows] == [9, 196, 576, 784]
+    smallest = 1
+    for most, _, layers in rows:
+        assert {layers_for(pixels) for pixels in range(smallest, int(most) + 1)} == {
+            tuple(map(int, layers.split(", ")))
+        }
+        smallest = int(most) + 1
+    assert layers_for(smallest) == FACES == layers_for(24 * 24)
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
@@ -86,7 +105,7 @@ def test_larger_images_never_get_a_smaller_first_layer(one: int, other: int) -> 
 
 @pytest.mark.parametrize(
     ("side", "layers"),
-    [(3, (12, 6)), (4, LAYERS["mini-mnist"]), (24, LAYERS["mnist"]), (28, LAYERS["mnist"]), (48, FACES)],
+    [(3, (12, 6)), (4, LAYERS["mini-mnist"]), (24, FACES), (28, LAYERS["mnist"]), (48, FACES)],
 )
 @pytest.mark.parametrize("kind", ["array", "folder", "sheet"])
 def test_images_of_your_own_get_layers_by_their_size(side: int, layers: tuple[int, ...], kind: str) -> None:

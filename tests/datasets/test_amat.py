@@ -72,10 +72,20 @@ def test_a_folder_has_the_splits_that_its_names_say(tmp_path: Path, names: dict[
         assert torch.equal(found, torch.from_numpy(bits))
 
 
+def test_drawn_pixels_are_kept_and_labelled_as_drawn_once_where_that_is_asked_for(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "fixed", {split: f"{split}.amat" for split in SPLITS})
+    data = datasets.load(folder, "F")
+    assert (data.label, data.sizes) == ("fixed F", (9, 2, 3))
+    for found, bits in zip((data.train, data.valid, data.test), SPLITS.values(), strict=True):
+        assert found.dtype == torch.bool and torch.equal(found, torch.from_numpy(bits))
+    seen, _ = datasets.read_images(folder, "F")
+    assert torch.equal(seen, torch.from_numpy(BITS).float())
+
+
 def test_there_are_no_grey_values(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "fixed", {split: f"{split}.amat" for split in SPLITS})
-    for binarisation in ("C", "F", "G"):
-        with pytest.raises(DataError, match=r"fixed has no grey values.*use binarisation B"):
+    for binarisation in ("C", "G"):
+        with pytest.raises(DataError, match=r"fixed has no grey values.*use binarisation B, or F if"):
             datasets.load(folder, binarisation)
 
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 
 from dagfisher import datasets
-from dagfisher.datasets import DataError, Dataset, Split, images, mini_mnist, mnist
+from dagfisher.datasets import Dataset, Split, images, mini_mnist, mnist
 from dagfisher.datasets.idx import Array
 
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
@@ -88,10 +88,13 @@ def test_fractions_are_probabilities_too(tmp_path: Path) -> None:
     assert digest(levels) == digest(shares)
 
 
-def test_images_without_grey_values_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "bits.npy", np.ones((7, 2, 2), dtype=bool))
-    with pytest.raises(DataError, match=r"bits.npy has no grey values.*use binarisation B"):
-        datasets.load(tmp_path / "bits.npy", "F")
+@pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, np.float32])
+def test_pixels_that_are_on_or_off_stay_as_they_are(tmp_path: Path, kind: type) -> None:
+    bits = np.random.default_rng(0).random((7, 2, 3)) < 0.5
+    np.save(tmp_path / "bits.npy", bits.astype(kind))
+    data = datasets.load(tmp_path / "bits.npy", "F")
+    assert data.label == "bits.npy F"
+    assert torch.equal(torch.cat([data.train, data.valid, data.test]), torch.from_numpy(bits).flatten(1))
 
 
 @pytest.mark.parametrize(
