@@ -207,7 +207,7 @@ def test_evaluate_shows_the_published_figure_and_what_the_run_differs_in(
     capsys.readouterr()
     assert main(["evaluate", out, "--samples=2"]) == 0
     *_, figure, note = capsys.readouterr().out.splitlines()
-    assert figure == "published          -28.3900 (thesis, Appendix D (24 seeds); 10,000 samples each)"
+    assert figure == "published          -28.39 (thesis, Appendix D (24 seeds); 10,000 samples each)"
     differing = note.split(" but this run differs in ")[1].split(", ", 5)
     own = {"data", "layers", "epochs", "batch_size", "samples"}
     assert set(differing) == own | {"pixels (3×3, not 14×14)"}
