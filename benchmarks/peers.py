@@ -89,13 +89,14 @@ def _kron(groups: Groups, rate: float, share: Any) -> torch.optim.Optimizer:
     return Kron(groups, lr=rate, pre_conditioner_update_probability=share)
 
 
-LOW, HIGH = (0.001, 0.003, 0.01), (0.003, 0.01, 0.03)
-EVERY, ADAM = ("machine", "vae", "regression"), {"machine": HIGH, "vae": LOW, "regression": (0.03, 0.1, 0.3)}
+LOW, MIDDLE, HIGH = (0.001, 0.003, 0.01), (0.003, 0.01, 0.03), (0.01, 0.03, 0.1)
+ADAM = {"machine": HIGH, "vae": LOW, "regression": (0.03, 0.1, 0.3)}
+MATRIX = {"machine": HIGH, "vae": MIDDLE, "regression": MIDDLE}
 PEERS = (
     Peer(
         "sgd",
         "SGD",
-        {"machine": (0.03, 0.06, 0.1, 0.15, 0.2, 0.3), "vae": (3e-4, 6e-4, 0.001, 0.002, 0.004, 0.008)}
+        {"machine": (0.06, 0.1, 0.15, 0.2, 0.3, 0.5), "vae": (3e-4, 6e-4, 0.001, 0.002, 0.004, 0.008)}
         | {"regression": (0.03, 0.06, 0.1, 0.3, 0.6, 1.0)},
         (None,),
         "plain: on machines, RWS as published",
@@ -104,7 +105,7 @@ PEERS = (
     Peer(
         "momentum",
         "momentum",
-        {"machine": (0.003, 0.01, 0.03), "vae": (3e-4, 0.001, 0.003), "regression": (0.03, 0.1, 0.3)},
+        {"machine": HIGH, "vae": (3e-4, 0.001, 0.003), "regression": (0.03, 0.1, 0.3)},
         (0.9, 0.95),
         "the momentum",
         lambda groups, rate, momentum: torch.optim.SGD(groups, lr=rate, momentum=momentum),
@@ -128,7 +129,7 @@ PEERS = (
     Peer(
         "soap",
         "SOAP",
-        dict.fromkeys(EVERY, HIGH),
+        MATRIX,
         (10, 2),
         "steps between bases (10: its default); vectors have its Adam",
         _soap,
@@ -136,7 +137,7 @@ PEERS = (
     Peer(
         "muon",
         "Muon",
-        dict.fromkeys(EVERY, HIGH),
+        MATRIX,
         (0.95, 0.9),
         "momentum; vectors go to its AdamW at the same rate, matrices have its adjusted rate, those of first and last "
         "layers too, which its authors give to AdamW: every layer of a machine is one of these",
@@ -145,7 +146,7 @@ PEERS = (
     Peer(
         "shampoo",
         "Shampoo",
-        {"machine": (0.01, 0.03, 0.1), "vae": (3e-4, 0.001, 0.003), "regression": HIGH},
+        {"machine": (0.03, 0.1, 0.3), "vae": (3e-4, 0.001, 0.003), "regression": MIDDLE},
         (1e-6, 1e-3),
         "ε of the matrices; ScalableShampoo with the gradient's length, its default, and roots every 20 steps (its "
         "default: 1,000)",
@@ -154,7 +155,7 @@ PEERS = (
     Peer(
         "kron",
         "PSGD-Kron",
-        dict.fromkeys(EVERY, HIGH),
+        MATRIX,
         (None, 0.1),
         "share of steps that update the factors (none: its falling schedule); random numbers of torch's own stream",
         _kron,
@@ -162,7 +163,7 @@ PEERS = (
     Peer(
         "singd",
         "SINGD",
-        {"machine": (0.01, 0.03, 0.1), "vae": LOW, "regression": (0.01, 0.03, 0.1)},
+        {"machine": (0.03, 0.1, 0.3), "vae": LOW, "regression": HIGH},
         (0.001, 0.1),
         "damping; empirical Fisher; a normalised rate of its factors, which its documentation advises for early steps; "
         "on machines it takes importance-weighted rows and dreams as they come",
@@ -170,7 +171,7 @@ PEERS = (
     Peer(
         "kfac",
         "K-FAC",
-        {"machine": (0.003, 0.01, 0.03), "vae": (3e-4, 0.001, 0.003), "regression": (0.01, 0.03, 0.1)},
+        {"machine": HIGH, "vae": (3e-4, 0.001, 0.003), "regression": HIGH},
         (0.1, 1.0),
         "damping, exact and not split between factors; true Fisher with drawn outcomes by curvlinops, made anew every "
         "20 steps, momentum 0.9; of a machine layer by layer from wake samples "
