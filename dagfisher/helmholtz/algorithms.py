@@ -222,6 +222,20 @@ def algorithm_named(name: str) -> Algorithm:
     return ALGORITHMS[name.lower()]
 
 
+PIXELS_OF_RATES = 14 * 14
+"""Of the images for which the rates of plain algorithms were chosen."""
+
+
+def rate_for(algorithm: Algorithm, pixels: int) -> float:
+    """The learning rate of an algorithm on images of so many pixels, if nobody gives one.
+
+    The gradients of plain algorithms grow with the number of pixels, and with a rate that is right for 14×14 of them
+    machines on 28×28 hardly learn. So the rate is lower in proportion. Natural gradients need no such rule.
+    """
+    larger = 1.0 if algorithm.solver is not None else max(1.0, pixels / PIXELS_OF_RATES)
+    return algorithm.lr / larger
+
+
 _NATURAL: dict[str, Any] = {"lr": OptimizerSettings.lr, "solver": "auto", "batch_size": 200, "samples": 5}
 """Larger minibatches with fewer samples each: the price of a natural step does not grow with them."""
 

@@ -6,6 +6,7 @@ of Latent Parameters with Helmholtz Machines" (2025), a *paper* row from "Natura
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +15,12 @@ from .. import datasets
 from .._text import explained, table
 from ..errors import SettingError
 from .algorithms import algorithm_named
-from .settings import FACES, LAYERS, NATURAL_ONLY, Settings
+from .settings import FACES, LAYERS, NATURAL_ONLY, PIXELS, Settings
 
 OWN_IMAGES = "your TFD faces"
 """What the list shows for a dataset that is not downloaded."""
-SIDES = {"mini-mnist": 14, "mnist": 28, "fashion-mnist": 28, "": 24}
-"""Of the images, which are squares, by the name of the dataset; of faces, which have none."""
+FACES_SIDE = 24
+"""Of the faces that were published, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Preset:
 
         Images of the user's own, of the right shape, are taken for those of the preset.
         """
-        side = SIDES[self.settings.get("data", "")]
+        side = math.isqrt(PIXELS[self.settings["data"]]) if "data" in self.settings else FACES_SIDE
         names = settings.differences(self.settings)
         if settings.chosen_algorithm.solver is None:  # those of natural algorithms follow from the other algorithm
             names = [name for name in names if name not in NATURAL_ONLY]

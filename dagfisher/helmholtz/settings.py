@@ -19,7 +19,7 @@ from .. import datasets
 from .._settings import LARGEST_RATE, converted, listed, number, one_of, setting, settings_of, switch
 from ..errors import SettingError
 from ..optim import BY_ITSELF, OptimizerSettings
-from .algorithms import ALGORITHMS, Algorithm, algorithm_named
+from .algorithms import ALGORITHMS, Algorithm, algorithm_named, rate_for
 from .machine import LATERAL, HelmholtzMachine
 from .regularisers import L1, L2, WARM_UPS, Entropy
 from .schedules import Schedule
@@ -39,6 +39,8 @@ LAYERS: dict[str, tuple[int, ...]] = {
     "fashion-mnist": _DEEP,
 }
 """The hidden layers, from the data up, that a named dataset gets by default."""
+PIXELS = {"three-by-three": 3 * 3, "mini-mnist": 14 * 14, "mnist": 28 * 28, "fashion-mnist": 28 * 28}
+"""Of the images of a named dataset."""
 _LAYERS_UP_TO = {3 * 3: _BARS, 14 * 14: _MINI, 24 * 24: FACES, 28 * 28: _DEEP}
 
 _GREY_PLAIN_LR = 0.003
@@ -157,7 +159,8 @@ class Settings:
     lr: float = setting(
         None,
         number(0, open_low=True, below=LARGEST_RATE),
-        "learning rate (by algorithm; in proportion to 1 − momentum if a momentum is given; 0.001 with adam)",
+        "learning rate (by algorithm, and of plain ones by the number of pixels; in proportion to 1 − momentum if a "
+        "momentum is given; 0.001 with adam)",
     )
     damping: float | str | None = _of_optimizer(
         "damping",
@@ -258,15 +261,8 @@ class Settings:
             )
         if values["warm_up"] and values["warm_up_epochs"]:
             raise SettingError("warm_up counts steps and warm_up_epochs counts epochs; give one of them.")
-        rate = algorithm.lr
-        if values["binarisation"] == "G" and not natural:
-            rate = _GREY_PLAIN_LR
-        if values["adam"]:
-            rate = 0.001
-        elif isinstance(given_momentum, float):
-            rate *= (1 - given_momentum) / (1 - BY_ITSELF["momentum"] if natural else 1)
         fitting = {
-            "lr": rate,
+            "lr": _rate(algorithm, values, given_momentum) if values["lr"] is None else None,
             "batch_size": algorithm.batch_size,
             "samples": algorithm.samples,
             "threads": torch.get_num_threads(),
@@ -367,6 +363,21 @@ def layers_for(pixels: int) -> tuple[int, ...]:
     as large; beyond that, the one that was published for faces.
     """
     return next((layers for most, layers in _LAYERS_UP_TO.items() if pixels <= most), FACES)
+
+
+def _rate(algorithm: Algorithm, values: Mapping[str, Any], given_momentum: float | str | None) -> float:
+    natural = algorithm.solver is not None
+    if values["adam"]:
+        return 0.001
+    if natural:
+        rate = algorithm.lr
+    elif values["binarisation"] == "G":
+        rate = _GREY_PLAIN_LR
+    else:
+        rate = rate_for(algorithm, PIXELS.get(values["data"]) or _load(values).pixels)
+    if isinstance(given_momentum, float):
+        rate *= (1 - given_momentum) / (1 - BY_ITSELF["momentum"] if natural else 1)
+    return rate
 
 
 def _load(values: Mapping[str, Any]) -> datasets.Dataset:

@@ -16,7 +16,7 @@ from .._text import counted
 from ..datasets import Dataset
 from ..errors import CheckpointError, SettingError, ShapeError
 from ..optim import DAGNaturalGradient
-from .algorithms import ALGORITHMS, Algorithm, Step, algorithm_named
+from .algorithms import ALGORITHMS, Algorithm, Step, algorithm_named, rate_for
 from .machine import HelmholtzMachine
 from .objectives import (
     Terms,
@@ -54,7 +54,8 @@ class Trainer:
         algorithm: ``"ws"``, ``"rws"``, ``"bihm"``, ``"reinforce"``, ``"nws"``, ``"nrws"``, ``"dnrws"``, ``"nbihm"``,
             ``"nreinforce"``, ``"reinforce-optimal"``, ``"nreinforce-optimal"``, a
             name that was registered, or an :class:`Algorithm`.
-        lr: of the optimizer; the algorithm's own default if not given.
+        lr: of the optimizer; if not given, the algorithm's own default, which plain algorithms lower on more than 14×14
+            pixels.
         update_every: minibatches that a Fisher is kept, of natural algorithms; if it is not given, the algorithm's own
             default or the optimizer's rule, which counts the optimizer's steps.
         damping: of natural algorithms; if it is not given, each layer finds its own.
@@ -141,7 +142,7 @@ class Trainer:
                     raise SettingError(f"{name} is a setting of the optimizer; give it to the one that you make.")
             return given(groups)
         chosen = self.algorithm
-        rate = chosen.lr if lr is None else lr
+        rate = rate_for(chosen, self.machine.sizes[0]) if lr is None else lr
         if not 0 <= rate < LARGEST_RATE:
             raise SettingError(f"lr must be a number of at least 0 and below {LARGEST_RATE:g}, not {rate!r}.")
         if chosen.solver is None:
