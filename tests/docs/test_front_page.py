@@ -15,8 +15,6 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import dagfisher
-from dagfisher.helmholtz import Settings
-from dagfisher.helmholtz.settings import FACES
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -175,12 +173,3 @@ def test_the_batches_of_the_page_of_settings_are_those_of_the_benchmarks(front: 
 
 
 # The page of data
-
-
-def test_the_layers_of_the_page_of_data_are_the_default_ones() -> None:
-    page = (ROOT / "docs" / "data.rst").read_text(encoding="utf-8")
-    rows = re.findall(r"^   \* - (?:up to |more \()(\d+).*\n     - ([\d, ]+)", page, flags=re.MULTILINE)
-    assert [int(pixels) for pixels, _ in rows] == [9, 196, 784, 48]
-    for (pixels, shown), data in zip(rows, ("three-by-three", "mini-mnist", "mnist", None), strict=True):
-        layers = FACES if data is None else Settings.resolve(data=data).layers
-        assert tuple(map(int, shown.split(", "))) == tuple(layers), pixels
