@@ -40,7 +40,7 @@ def algorithms(options: argparse.Namespace) -> int:
     print(table(["algorithm", "what it does", "rate", "batch", "samples", "K"], lines, left=2))
     columns = {
         "algorithm": "its name, for dagfisher train --algorithm NAME; those with a K follow natural gradients",
-        "rate": "the learning rate (--lr), lower for plain ones on more than 14×14 pixels; falls to zero (--lr-schedule)",
+        "rate": "learning rate (--lr), lower for plain ones on more than 14×14 pixels; falls to zero (--lr-schedule)",
         "batch": "examples in a minibatch (--batch-size)",
         "samples": "draws of the recognition network for each example (--samples)",
         "K": "minibatches that a Fisher matrix is kept (--update-every); auto: the optimizer chooses",
