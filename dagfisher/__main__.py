@@ -1,7 +1,5 @@
 """`python -m dagfisher` is the program `dagfisher`."""
 
-import sys
+from .app.cli import run
 
-from .app.cli import main
-
-sys.exit(main())
+run()

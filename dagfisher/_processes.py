@@ -51,7 +51,7 @@ def launched(given: Any = None, *, timeout: timedelta = timedelta(minutes=10)) -
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
         dist.init_process_group(store=_meeting(rank, world, timeout), rank=rank, world_size=world, timeout=timeout)
-        atexit.register(_leave)
+        atexit.register(leave)
     return Processes(given)
 
 
@@ -92,8 +92,9 @@ def is_shared(error: BaseException) -> bool:
     return getattr(error, "shared", False)
 
 
-def _leave() -> None:
-    if dist.is_initialized():
+def leave() -> None:
+    """End the default process group, if there is one."""
+    if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
 

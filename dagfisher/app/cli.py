@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
-from .._processes import is_first
+from .._processes import is_first, is_launched, leave
 from .._settings import settings_of
 from ..datasets import DataError
 from ..errors import DagFisherError
@@ -63,6 +63,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         warn("interrupted.")
         return INTERRUPTED
+
+
+def run() -> NoReturn:
+    """Run the program in a process of its own, and end the process.
+
+    Where torchrun started it, nothing is taken down after the work but the process group: threads of torch.distributed
+    at times abort a process that is on its way out.
+    """
+    code = main()
+    if is_launched():
+        leave()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _parser() -> Parser:

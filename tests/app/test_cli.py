@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dagfisher import plots
-from dagfisher.app import console, demo, main
+from dagfisher.app import cli, console, demo, main
 from dagfisher.datasets import NAMES
 from dagfisher.helmholtz import ALGORITHMS, L1, L2, PRESETS, Entropy, Run, Settings
 from dagfisher.helmholtz.metrics import read_rows
@@ -365,3 +365,18 @@ def test_complete_draws_halves_and_says_whether_they_are_exact(capsys: pytest.Ca
     assert main(["complete", "runs/a", "--candidates", "0", "--sweeps=2"]) == 0
     assert "if q is the posterior" in capsys.readouterr().out
     assert Path("runs/a/completions.png").exists()
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_process_of_torchrun_ends_without_taking_down_what_is_left(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    monkeypatch.setattr("dagfisher.app.cli.main", lambda: code)
+    monkeypatch.setattr("dagfisher.app.cli.leave", lambda: done.append("left the group"))
+    monkeypatch.setattr("os._exit", done.append)
+    for launched, expected in ((False, []), (True, ["left the group", code])):
+        monkeypatch.setattr("dagfisher.app.cli.is_launched", lambda launched=launched: launched)
+        with pytest.raises(SystemExit) as ended:
+            cli.run()
+        assert ended.value.code == code and done == expected
