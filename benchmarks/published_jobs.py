@@ -83,6 +83,8 @@ FALLING_SOONER = "linear:0:0.15+linear:0:0.15"
 """A learning rate that falls with the square of the time left, from 15 % on: high rates of long trainings add noise."""
 MORE_SAMPLES: dict[str, Any] = {"algorithm": "nrws", "lr_schedule": FALLING_SOONER, "samples_schedule": "linear:8:0.3"}
 """And from 5 to 40 samples: what few of them leave of the bias of importance weights counts at the end."""
+SMALLER_WEIGHTS: dict[str, Any] = {"lr_schedule": FALLING_SOONER, "samples_schedule": "linear:5:0.4", "l2": 0.001}
+"""From 5 to 25 samples, and weights that shrink: with pixels drawn once, long trainings learn the very draws."""
 
 
 def _preset(experiment: str, name: str, epochs: int, seeds: Sequence[int] = SEEDS, **more: Any) -> list[Job]:
@@ -125,6 +127,7 @@ def _long(name: str, data: str, letter: str, figures: dict[str, float], source: 
         rows: dict[str, dict[str, Any]] = {row: {"algorithm": row} for row in figures}
         rows["nrws, falling sooner"] = {"algorithm": "nrws", "lr_schedule": FALLING_SOONER}
         rows["nrws, more samples"] = MORE_SAMPLES
+        rows["nrws, smaller weights"] = {"algorithm": "nrws", **SMALLER_WEIGHTS}
         published = {row: (figures[row.split(",")[0]], source) for row in rows}
         return [
             Job(name, row, 1, {**common, **more}, hours=hours, published=published[row], final=ALL)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from processes import ENVIRONMENT, Pool, pools
 from registries import registrations_forgotten
@@ -21,6 +23,15 @@ _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "p
 settings.register_profile("repeat", derandomize=True, max_examples=50, **_COMMON)
 settings.register_profile("search", derandomize=False, max_examples=1000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The test runs in an empty folder, and may set the number of threads."""
+    monkeypatch.chdir(tmp_path)
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

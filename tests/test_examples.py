@@ -5,7 +5,6 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,12 +14,7 @@ from dagfisher import datasets
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> None:

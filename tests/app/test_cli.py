@@ -24,12 +24,7 @@ TINY = ["--data=three-by-three", "--layers=6,1", "--batch-size=100", "--samples=
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def train(out: str, *flags: str) -> int:

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
-import torch
 
 from dagfisher import _files
 from dagfisher.app import main
@@ -26,12 +25,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 OLD = Path(__file__).parents[1] / "helmholtz" / "runs_of_0_1"
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:

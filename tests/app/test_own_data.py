@@ -28,12 +28,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "data.rst"
 TINY = ["--epochs=1", "--batch-size=20", "--samples=2", "--eval-samples=2", "--threads=1"]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_a_run_sees_pixels_that_were_drawn_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from dagfisher.app import console, main, progress
 from dagfisher.app.progress import Bar, duration
@@ -32,12 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture(params=["no terminal", "no tqdm"])
