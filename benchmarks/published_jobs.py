@@ -83,6 +83,8 @@ FALLING_SOONER = "linear:0:0.15+linear:0:0.15"
 """A learning rate that falls with the square of the time left, from 15 % on: high rates of long trainings add noise."""
 MORE_SAMPLES: dict[str, Any] = {"algorithm": "nrws", "lr_schedule": FALLING_SOONER, "samples_schedule": "linear:8:0.3"}
 """And from 5 to 40 samples: what few of them leave of the bias of importance weights counts at the end."""
+HALVING: dict[str, Any] = {"lr_schedule": "step:4:0.87+linear:0:0.9", "samples_schedule": "step:100:2"}
+"""The rate halves every 20 epochs, so that a long training has most of its time at low rates; later 10 samples."""
 SMALLER_WEIGHTS: dict[str, Any] = {"lr_schedule": FALLING_SOONER, "samples_schedule": "linear:5:0.4", "l2": 0.001}
 """From 5 to 25 samples, and weights that shrink: with pixels drawn once, long trainings learn the very draws."""
 
@@ -127,6 +129,7 @@ def _long(name: str, data: str, letter: str, figures: dict[str, float], source: 
         rows: dict[str, dict[str, Any]] = {row: {"algorithm": row} for row in figures}
         rows["nrws, falling sooner"] = {"algorithm": "nrws", "lr_schedule": FALLING_SOONER}
         rows["nrws, more samples"] = MORE_SAMPLES
+        rows["nrws, halving rates"] = {"algorithm": "nrws", **HALVING}
         rows["nrws, smaller weights"] = {"algorithm": "nrws", **SMALLER_WEIGHTS}
         published = {row: (figures[row.split(",")[0]], source) for row in rows}
         return [
