@@ -193,7 +193,7 @@ def _curves(axes: Any, own: dict[str, list[dict[str, Any]]]) -> None:
     published = [each[0]["published"][0] for each in own.values() if each[0]["published"] is not None]
     if levels:
         axes.set_ylim(min(levels) - 0.3, max([*levels, *published]) + 0.3)
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))  # beside the curves
     words = "epochs (dotted: published)" if published else "epochs"
     axes.set_xlabel("\n".join(filter(None, [words, below(axes)])), fontsize=9, color=INK)
     axes.set_ylabel("test log-likelihood (nats)", fontsize=9, color=INK)

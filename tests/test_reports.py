@@ -88,7 +88,7 @@ def test_pages_that_begin_empty_say_what_has_been_run_and_take_each_result_as_it
 
     empty = written()
     assert empty.keys() == {path.name for path in pages.iterdir()} == {"published.inc", "peers.inc"}
-    assert "* - mini-b-ours\n     - miniMNIST B, our defaults" in empty["published.inc"]
+    assert "* - mini-b-ours\n     - miniMNIST B, our settings" in empty["published.inc"]
     assert "- 0 of 9" in empty["published.inc"] and "- 0 of 14" in empty["peers.inc"]
     assert not any(
         "image::" in text or report.MARK in text or "−" in text for text in empty.values() if "peers" in text
